@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Any
 
 import jax
 from flax import struct
@@ -63,8 +64,9 @@ class TurnRecord:
     state_BT: jax.Array  # int32, the task's compact state before the action (FrozenLake: the cell)
     action_BT: jax.Array  # int32, parsed action, -1 for an unusable reply
     reward_BT: jax.Array  # float32
-    step_quality_BT: jax.Array  # float32, exact Q of the action with the turns left (logging only)
-    best_quality_BT: jax.Array  # float32, exact V of the state with the turns left (logging only)
+    step_quality_BT: jax.Array  # float32, exact value of the action taken, Q* at gamma 0.99 (logging only)
+    best_quality_BT: jax.Array  # float32, value of the best action in that state (logging only)
+    seen_BT: jax.Array  # int32, what the agent had learned before the action, as the task packs it
 
 
 @struct.dataclass
@@ -94,6 +96,7 @@ class Turn:
     reward: float
     parsed_action: str | None
     state_key: str
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)  # task extras: cell, action values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,3 +113,4 @@ class Trajectory:
     turns: list[Turn]
     prompt_tokens: list[int]
     policy_version: int
+    instance: dict[str, Any] = dataclasses.field(default_factory=dict)  # what was played, e.g. the map
