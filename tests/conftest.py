@@ -1,0 +1,44 @@
+"""Settings of the test process, made before jax is imported, and fixtures that every package's tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+# The environment rather than jax.config, so that processes started by tests inherit all of it.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROJECT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
+
+import jax
+import pytest
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked gpu where there is no accelerator."""
+    if item.get_closest_marker("gpu") and jax.default_backend() == "cpu":
+        pytest.skip("needs an accelerator: JAX_PLATFORMS=cuda bash launch/test.sh -m gpu")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder with the task data that are too large to ship."""
+    folder = os.environ.get("JAXRL_DATA_DIR")
+    if not folder:
+        pytest.skip("JAXRL_DATA_DIR is not set")
+    if not Path(folder).is_dir():
+        pytest.skip(f"JAXRL_DATA_DIR is no folder: {folder}")
+    return Path(folder)
+
+
+@pytest.fixture
+def strict_rank_promotion():
+    """Make numpy-style rank promotion an error, so that a forgotten axis can not broadcast."""
+    with jax.numpy_rank_promotion("raise"):
+        yield
