@@ -37,7 +37,7 @@ def make_estimator(name: str, **options) -> Estimator:
 
     Args:
         name: a key of `ALGORITHMS`.
-        **options: static keyword arguments of that estimator, for example `scale="none"` of grpo.
+        **options: static keyword arguments of that estimator, a subset of `estimator_options(name)`.
 
     Returns:
         A function `(rollout, *, counted_B=None) -> advantages_BL`.
@@ -45,15 +45,23 @@ def make_estimator(name: str, **options) -> Estimator:
     Raises:
         ConfigError: unknown name, or an option that the estimator does not take.
     """
-    if name not in ALGORITHMS:
-        raise ConfigError(
-            "an algorithm must have a known name", value=name, remedy=f"Choose one of {', '.join(ALGORITHMS)}."
-        )
-    estimator = ALGORITHMS[name]
-    parameters = inspect.signature(estimator).parameters.values()
-    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - _ARRAY_ARGUMENTS
+    known = estimator_options(name)
     if unknown := sorted(set(options) - known):
         raise ConfigError(
             f"algorithm {name} takes the options {sorted(known)}", value=unknown, remedy="Correct or drop the option."
         )
-    return functools.partial(estimator, **options)
+    return functools.partial(ALGORITHMS[name], **options)
+
+
+def estimator_options(name: str) -> frozenset[str]:
+    """Name the static options that an estimator takes, for example `scale` of grpo.
+
+    Raises:
+        ConfigError: unknown name; the message lists the known ones.
+    """
+    if name not in ALGORITHMS:
+        raise ConfigError(
+            "an algorithm must have a known name", value=name, remedy=f"Choose one of {', '.join(ALGORITHMS)}."
+        )
+    parameters = inspect.signature(ALGORITHMS[name]).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY) - _ARRAY_ARGUMENTS
