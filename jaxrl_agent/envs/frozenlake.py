@@ -140,18 +140,19 @@ def neighbour(size: jax.Array, cell: jax.Array, direction: jax.Array) -> jax.Arr
         cell: int32 cell.
         direction: int32 in 0..3.
     """
-    # The float quotient is exact for every lake that fits memory, and vectorises where integer division does not.
+    # A float quotient vectorises where an integer division does not, and is exact up to 1000 cells a side.
     row = ((cell + 0.5) / size).astype(jnp.int32)
     col = cell - row * size
-    row += (direction == DOWN).astype(jnp.int32) - (direction == UP).astype(jnp.int32)
-    col += (direction == RIGHT).astype(jnp.int32) - (direction == LEFT).astype(jnp.int32)
-    inside = (row >= 0) & (row < size) & (col >= 0) & (col < size)
-    return jnp.where(inside, row * size + col, cell).astype(jnp.int32)
+    row = jnp.clip(row + (direction == DOWN) - (direction == UP), 0, size - 1)
+    col = jnp.clip(col + (direction == RIGHT) - (direction == LEFT), 0, size - 1)
+    return row * size + col
 
 
 def neighbours(size: jax.Array, cell: jax.Array) -> jax.Array:
     """Find the four cells one move away, in order of action; int32, shape of `cell` plus [4]."""
-    return neighbour(size, jnp.asarray(cell)[..., None], jnp.arange(N_MOVES))
+    cell = jnp.asarray(cell)
+    direction = jnp.expand_dims(jnp.arange(N_MOVES), range(cell.ndim))
+    return neighbour(size, cell[..., None], direction)
 
 
 def hole_mask(lake_map: LakeMap, cell: jax.Array) -> jax.Array:
@@ -199,7 +200,7 @@ def _slip(action: jax.Array, bits: jax.Array, *, success_rate: float) -> jax.Arr
 def _look(lake_map: LakeMap, state: LakeState, *, looks: jax.Array) -> LakeState:
     """Record what a look tells, if `looks`; forget the previous look otherwise."""
     near_4 = neighbours(lake_map.size, state.cell)
-    near_4X = jnp.arange(lake_map.hole_X.shape[0]) == near_4[:, None]
+    near_4X = jnp.arange(lake_map.hole_X.shape[0])[None] == near_4[:, None]
     told_X = (near_4X & (near_4 != state.cell)[:, None]).any(axis=0)
     return state.replace(
         seen_X=state.seen_X | (told_X & looks),

@@ -23,7 +23,7 @@ from jaxrl_agent.errors import MapError
 MIN_SIZE, MAX_SIZE = 2, 10
 _LETTERS = frozenset("SFHG")
 _MAX_TRIES = 20_000  # draws before a setting is called impossible; a usual one needs 1 to 10
-_SHARE = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # percent of all maps
+_SHARE = {"train": range(80), "validation": range(80, 90), "test": range(90, 100)}  # percent of all maps
 
 Split = Literal["train", "validation", "test"]
 Start = Literal["corner", "random"]
@@ -168,15 +168,21 @@ def map_set(
 
 
 def shortest_path(desc: Sequence[str]) -> int | None:
-    """Count the moves of the shortest path from S to G by breadth-first search; None if there is none."""
+    """Count the moves of the shortest path from S to G by breadth-first search; None if there is none.
+
+    Raises:
+        MapError: the map has no S.
+    """
     cells = "".join(desc)
-    start, goal = cells.index("S"), cells.index("G")
+    start = cells.find("S")
+    if start < 0:
+        raise MapError("a map must have a start, S", value=list(desc))
     near = _neighbour_lists(len(desc), len(desc[0]))
     distance = {start: 0}
     queue = collections.deque([start])
     while queue:
         cell = queue.popleft()
-        if cell == goal:
+        if cells[cell] == "G":
             return distance[cell]
         for other in near[cell]:
             if other not in distance and cells[other] != "H":
