@@ -141,9 +141,11 @@ def init_params(config: Qwen3Config, key: jax.Array) -> Params:
     x_BLD = jnp.zeros((1, 1, config.hidden_size), config.compute_dtype)
     cos_sin = rotation(jnp.zeros((1, 1), jnp.int32), config.rope_theta, config.head_dim)
 
+    def pass_queries(q_BLHE, k_BLKE, v_BLKE):
+        return q_BLHE, None  # the right shape is all that drawing parameters needs
+
     def init_layer(layer_key: jax.Array) -> Params:
-        attend = lambda q, k, v: (q, None)  # noqa: E731 - only shapes matter here
-        return DecoderLayer(config).init(layer_key, x_BLD, cos_sin, attend)["params"]
+        return DecoderLayer(config).init(layer_key, x_BLD, cos_sin, pass_queries)["params"]
 
     params = {
         "embed_tokens": {"embedding": normal(embed_key, (config.vocab_size, config.hidden_size))},

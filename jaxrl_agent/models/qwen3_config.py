@@ -40,7 +40,7 @@ class Qwen3Config:
     pad_token_id: int | None = None
     # How to run it; not part of a weights folder.
     dtype: str = "float32"  # of matmuls and activations; norms, softmax and logits are float32
-    remat: bool = False  # recompute each layer in the backward pass instead of keeping its activations
+    remat: bool = True  # recompute layers in the backward pass: less memory, and on CPU less time as well
     attention: str = "xla"  # training attention, see attention.IMPLEMENTATIONS
 
     def __post_init__(self):
@@ -99,9 +99,7 @@ class Qwen3Config:
             values["eos_token_id"] = tuple(values["eos_token_id"])
         rope = dict(hf.get("rope_parameters") or hf.get("rope_scaling") or {})
         values["rope_theta"] = float(rope.get("rope_theta") or hf.get("rope_theta") or 10_000.0)
-        values["rope_scaling"] = RopeScaling.from_hf(
-            rope, max_position_embeddings=values["max_position_embeddings"]
-        )
+        values["rope_scaling"] = RopeScaling.from_hf(rope, max_position_embeddings=values["max_position_embeddings"])
         return cls(**values, **run_options)
 
     def to_hf(self) -> dict[str, Any]:
