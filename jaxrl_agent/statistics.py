@@ -117,9 +117,7 @@ def pass_at_k_table(n: int, k: int) -> np.ndarray:
     return 1.0 - np.concatenate([[1.0], all_fail])
 
 
-def bootstrap_mean(
-    values: ArrayLike, *, resamples: int = RESAMPLES, level: float = 0.95, seed: int = 0
-) -> Estimate:
+def bootstrap_mean(values: ArrayLike, *, resamples: int = RESAMPLES, level: float = 0.95, seed: int = 0) -> Estimate:
     """Estimate the mean over tasks with a percentile interval from resampled tasks.
 
     All cells of one call see the same resamples, so that they stay paired. Source: "Pass@(K,T)".

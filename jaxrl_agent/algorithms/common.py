@@ -209,9 +209,7 @@ def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
 
 
-def kl(
-    logprobs: jax.Array, ref_logprobs: jax.Array, *, estimator: str = "k3", clamp: float | None = None
-) -> jax.Array:
+def kl(logprobs: jax.Array, ref_logprobs: jax.Array, *, estimator: str = "k3", clamp: float | None = None) -> jax.Array:
     """Estimate KL(policy || reference) from each sampled token.
 
     With d = ref - logp: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1. k1 and k3 are unbiased on the policy's own

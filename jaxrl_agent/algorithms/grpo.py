@@ -53,9 +53,7 @@ def advantages(
     return jnp.where(_informative(moments, mask_B), centred_B, 0.0)
 
 
-def rloo_advantages(
-    rewards_B: jax.Array, group_ids_B: Keys, *, mask_B: jax.Array | None = None
-) -> jax.Array:
+def rloo_advantages(rewards_B: jax.Array, group_ids_B: Keys, *, mask_B: jax.Array | None = None) -> jax.Array:
     """Compute leave-one-out advantages, one for each trajectory.
 
     A_j = R_j - mean of the others = (R_j - mean_group) * n / (n - 1); exactly 0 for equal rewards and for a group of
@@ -74,9 +72,7 @@ def rloo_advantages(
     return jnp.where(_informative(moments, mask_B), (rewards_B - moments.mean_N) * correction_B, 0.0)
 
 
-def informative_rows(
-    rewards_B: jax.Array, group_ids_B: Keys, *, mask_B: jax.Array | None = None
-) -> jax.Array:
+def informative_rows(rewards_B: jax.Array, group_ids_B: Keys, *, mask_B: jax.Array | None = None) -> jax.Array:
     """Mark the rows of groups whose rewards differ: the only ones with a gradient.
 
     Together with `groups.first_rows` it counts effective and zero-variance groups, and it is the filter of dynamic

@@ -11,7 +11,9 @@ from jaxrl_agent.errors import ArgumentError
 
 def test_rows_share_a_number_exactly_when_all_keys_are_equal(variant):
     ids_N = variant(dense_ids)(jnp.array([7, -3, 7, 7, -3]), jnp.array([[1, 2], [1, 2], [1, 2], [1, 9], [1, 2]]))
-    np.testing.assert_array_equal(ids_N[:, None] == ids_N[None, :], np.array([0, 1, 0, 2, 1])[:, None] == [0, 1, 0, 2, 1])
+    np.testing.assert_array_equal(
+        ids_N[:, None] == ids_N[None, :], np.array([0, 1, 0, 2, 1])[:, None] == [0, 1, 0, 2, 1]
+    )
     assert int(ids_N.min()) >= 0
     assert int(ids_N.max()) < 5
 
@@ -61,5 +63,8 @@ def test_first_rows_count_groups(variant):
 def test_numbering_survives_any_order_of_rows():
     keys_N = np.array([5, 5, 2, 9, 2, 2])
     order = np.random.default_rng(0).permutation(6)
-    ids_N, shuffled_N = np.asarray(dense_ids(jax.device_put(keys_N))), np.asarray(dense_ids(jax.device_put(keys_N[order])))
+    ids_N, shuffled_N = (
+        np.asarray(dense_ids(jax.device_put(keys_N))),
+        np.asarray(dense_ids(jax.device_put(keys_N[order]))),
+    )
     np.testing.assert_array_equal(ids_N[order], shuffled_N)
