@@ -66,7 +66,6 @@ class TurnRecord:
     reward_BT: jax.Array  # float32
     step_quality_BT: jax.Array  # float32, exact value of the action taken, Q* at gamma 0.99 (logging only)
     best_quality_BT: jax.Array  # float32, value of the best action in that state (logging only)
-    seen_BT: jax.Array  # int32, what the agent had learned before the action, as the task packs it
 
 
 @struct.dataclass

@@ -70,6 +70,12 @@ class Qwen3Config:
         for name, known in (("dtype", COMPUTE_DTYPES), ("attention", IMPLEMENTATIONS)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}", value=getattr(self, name))
+        if self.attention == "cudnn" and self.dtype == "float32":
+            raise ConfigError(
+                "attention cudnn needs a 16-bit dtype",
+                value=self.dtype,
+                remedy="Set dtype to bfloat16, or attention to xla.",
+            )
 
     @property
     def compute_dtype(self) -> jnp.dtype:

@@ -56,6 +56,8 @@ PRESETS: dict[str, Qwen3Config] = {
         rope_theta=1e4,
         tie_word_embeddings=True,
         max_position_embeddings=4096,
+        # 1 / sqrt(width): from Hugging Face's 0.02 so narrow a model does not learn the lake's geometry in time.
+        initializer_range=0.125,
     ),
 }
 

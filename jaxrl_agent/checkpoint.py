@@ -1,0 +1,172 @@
+"""Checkpoints of a run, and policies by name (`run:DIR`, `hf:DIR`)."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from jaxrl_agent.errors import CheckpointError, ConfigError
+from jaxrl_agent.learner.train_state import TrainState
+from jaxrl_agent.models.hf_weights import load_hf
+from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
+from jaxrl_agent.parallel.rules import tree_shardings
+from jaxrl_agent.run_dir import Json, RunDir
+
+_PARAMS, _LEARNER, _META = "params", "learner", "meta"
+
+
+class Checkpoints:
+    """The checkpoints of one run: parameters, the rest of the learner's state, and what they belong to.
+
+    A checkpoint appears under its number only when it is whole; a save that was killed leaves nothing behind that
+    could be taken for one. Saving is asynchronous: `wait` or `close` before the process ends.
+
+    Args:
+        folder: made if it does not exist.
+        keep: checkpoints to keep.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 2):
+        folder.mkdir(parents=True, exist_ok=True)
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
+        self._folder = folder
+        self._manager = ocp.CheckpointManager(folder, options=options)
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def latest(self) -> int | None:
+        """Number of the newest whole checkpoint, or None."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, state: TrainState, meta: Json) -> None:
+        """Start to save; the arrays may be donated at once.
+
+        Args:
+            step: number of the checkpoint, larger than any before.
+            state: the learner's state.
+            meta: JSON that says what it is: phase, update, model, tokenizer, config.
+        """
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                **{
+                    _PARAMS: ocp.args.StandardSave(state.params),
+                    _LEARNER: ocp.args.StandardSave(_without_params(state)),
+                    _META: ocp.args.JsonSave(meta),
+                }
+            ),
+        )
+
+    def meta(self, step: int | None = None) -> Json:
+        """What a checkpoint is."""
+        return self._restore({_META: ocp.args.JsonRestore()}, step)[_META]
+
+    def restore(self, like: TrainState, step: int | None = None) -> TrainState:
+        """Read the whole state.
+
+        Args:
+            like: state of ShapeDtypeStructs with the shardings to restore to.
+            step: number of the checkpoint, the newest by default.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or its arrays do not fit `like`.
+        """
+        found = self._restore(
+            {
+                _PARAMS: ocp.args.StandardRestore(like.params),
+                _LEARNER: ocp.args.StandardRestore(_without_params(like)),
+            },
+            step,
+        )
+        return like.replace(params=found[_PARAMS], **found[_LEARNER])
+
+    def restore_params(self, like: Any, step: int | None = None) -> Any:
+        """Read the parameters alone, to the shapes and shardings of `like`."""
+        return self._restore({_PARAMS: ocp.args.StandardRestore(like)}, step)[_PARAMS]
+
+    def wait(self) -> None:
+        """Return when everything is on disk."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Finish pending saves and free the manager."""
+        self._manager.close()
+
+    def _restore(self, args: dict[str, Any], step: int | None) -> Any:
+        step = self.latest() if step is None else step
+        if step is None:
+            raise CheckpointError(
+                "the run must have a finished checkpoint",
+                value=str(self._folder),
+                remedy="Train it first, or give another run.",
+            )
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(**args))
+        except (ValueError, KeyError, OSError, TypeError) as error:
+            raise CheckpointError(
+                f"checkpoint {step} must be readable and fit the model ({_first_line(error)})",
+                value=str(self._folder),
+                remedy="Use the settings of the run, or remove the checkpoint to go on from an older one.",
+            ) from error
+
+
+def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> tuple[Qwen3Config, Any, str | None]:
+    """Load a policy by name, straight into its shardings.
+
+    Args:
+        spec: `hf:DIR` (a Hugging Face folder) or `run:DIR` (a run directory, newest checkpoint).
+        mesh: the device mesh.
+
+    Returns:
+        The model's configuration, its parameters, and the tokenizer's name (None for `hf:`).
+
+    Raises:
+        ConfigError: another kind of name.
+        WeightsError, CheckpointError, RunError: it cannot be read.
+    """
+    kind, _, path = spec.partition(":")
+    if kind not in ("hf", "run") or not path:
+        raise ConfigError("a policy is named hf:DIR or run:DIR", value=spec)
+    if kind == "hf":
+        config, params = load_hf(path, mesh=mesh)
+        return config, params, None
+    run = RunDir.open(path)
+    with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
+        meta = checkpoints.meta()
+        config = Qwen3Config.from_hf(meta["model"])
+        return config, checkpoints.restore_params(abstract_params(config, mesh)), meta["tokenizer"]
+
+
+def abstract_params(config: Qwen3Config, mesh: jax.sharding.Mesh) -> Any:
+    """ShapeDtypeStructs of the model's parameters with their shardings on `mesh`."""
+    shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    return with_shardings(shapes, tree_shardings(param_axes(config), shapes, mesh))
+
+
+def with_shardings(shapes: Any, shardings: Any) -> Any:
+    """Put a tree of shardings into a tree of ShapeDtypeStructs."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
+    )
+
+
+def _without_params(state: TrainState) -> dict[str, Any]:
+    return {
+        "opt_state": state.opt_state,
+        "skips": state.skips,
+        "update": state.update,
+        "cursor": state.cursor,
+        "key": state.key,
+    }
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

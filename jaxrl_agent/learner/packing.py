@@ -1,0 +1,78 @@
+"""From finished trajectories to what one update trains on: sampled tokens alone, gathered into a static width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_agent.learner.logprobs import positions_from_mask, selected_logprobs
+from jaxrl_agent.models.qwen3 import Qwen3Config, hidden_states
+from jaxrl_agent.types import Rollout, StopReason
+
+
+@struct.dataclass
+class TrainingRows:
+    """Token rows with everything that belongs to their sampled tokens, W of them a row at most.
+
+    Only those positions need log-probabilities, so that nothing of size [B, L, V] is ever made.
+    """
+
+    tokens_BL: jax.Array  # int32
+    lengths_B: jax.Array  # int32
+    positions_BW: jax.Array  # int32, columns of the sampled tokens; anything where there is none
+    mask_BW: jax.Array  # bool, tokens in the loss
+    advantages_BW: jax.Array  # float32
+    old_logprobs_BW: jax.Array  # float32, under the policy that sampled
+    ref_logprobs_BW: jax.Array  # float32, under the reference policy; 0 without one
+
+
+def trained_rows(rollout: Rollout, *, train_on_cut_replies: bool) -> jax.Array:
+    """Mark the trajectories that count: all but those that the token or the context limit cut; bool [B].
+
+    A trajectory that used its budget up counts; its budget is part of the task. One that a limit cut tells nothing
+    about the task.
+    """
+    if train_on_cut_replies:
+        return jnp.ones_like(rollout.success_B)
+    limits = (StopReason.TOKEN_LIMIT.code, StopReason.CONTEXT_LIMIT.code)
+    return ~jnp.isin(rollout.stop_B, jnp.asarray(limits))
+
+
+def pack_rows(rollout: Rollout, advantages_BL: jax.Array, counted_B: jax.Array, width: int) -> TrainingRows:
+    """Gather the sampled tokens of each row into its first `width` places.
+
+    Args:
+        rollout: finished trajectories.
+        advantages_BL: float32, 0 outside the loss mask.
+        counted_B: bool, rows that may enter the loss.
+        width: most sampled tokens that a row can have (static).
+    """
+    batch = rollout.batch
+    positions_BW, sampled_BW = positions_from_mask(batch.loss_mask_BL, min(width, batch.loss_mask_BL.shape[1]))
+    mask_BW = sampled_BW & counted_B[:, None]
+
+    def pick(values_BL):
+        return jnp.where(sampled_BW, jnp.take_along_axis(values_BL, positions_BW, axis=1), 0.0)
+
+    return TrainingRows(
+        tokens_BL=batch.tokens_BL,
+        lengths_B=batch.lengths_B,
+        positions_BW=positions_BW,
+        mask_BW=mask_BW,
+        advantages_BW=pick(advantages_BL),
+        old_logprobs_BW=pick(batch.sampler_logprobs_BL),
+        ref_logprobs_BW=jnp.zeros(mask_BW.shape),
+    )
+
+
+def score_rows(
+    config: Qwen3Config, params: Any, rows: TrainingRows, *, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability and entropy of every token in the loss under `params`: two float32 [B, W], 0 outside the mask."""
+    hidden_BLD = hidden_states(config, params, rows.tokens_BL, rows.lengths_B)
+    return selected_logprobs(
+        config, params, hidden_BLD, rows.tokens_BL, rows.positions_BW, rows.mask_BW, temperature=temperature
+    )

@@ -1,0 +1,191 @@
+"""One policy update: mini-batches of micro-batches, one global denominator each, inside one jitted call."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxrl_agent.algorithms import common
+from jaxrl_agent.config import AlgorithmConfig
+from jaxrl_agent.learner.optimizer import apply_if_finite
+from jaxrl_agent.learner.packing import TrainingRows, score_rows
+from jaxrl_agent.learner.train_state import TrainState
+from jaxrl_agent.models.qwen3 import Qwen3Config
+from jaxrl_agent.parallel.rules import constrain
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateSettings:
+    """What is fixed for a whole run (static under jit)."""
+
+    model: Qwen3Config
+    algorithm: AlgorithmConfig
+    optimizer: optax.GradientTransformation
+    temperature: float  # of the sampler: both sides speak of the same distribution
+    mini_batches: int  # optimizer steps in one update
+    micro_batch_tokens: int  # token positions of one gradient piece on one device
+
+
+@struct.dataclass
+class _Sums:
+    """Sums over tokens of the loss, in float32; divided once at the end."""
+
+    loss: jax.Array
+    clipped: jax.Array
+    entropy: jax.Array
+    behaviour_k3: jax.Array
+    reference_k3: jax.Array
+    tokens: jax.Array
+    max_mismatch: jax.Array  # a maximum, not a sum
+    mismatch: jax.Array
+
+    def plus(self, other: _Sums) -> _Sums:
+        total = jax.tree.map(jnp.add, self, other)
+        return total.replace(max_mismatch=jnp.maximum(self.max_mismatch, other.max_mismatch))
+
+
+def update_policy(
+    settings: UpdateSettings, state: TrainState, rows: TrainingRows, key: jax.Array
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """Take `mini_batches` optimizer steps on the rows of one rollout.
+
+    Each mini-batch is a random part of the rows; its loss has one denominator over all its micro-batches, so that
+    their size changes rounding alone. A step whose loss or gradient is not finite is left out and counted.
+
+    Args:
+        settings: static settings.
+        state: donated by the caller.
+        rows: B rows; `mini_batches` divides B.
+        key: consumed by the shuffle.
+
+    Returns:
+        The state (update counter untouched) and float32 scalars: loss, grad_norm, clip_fraction, entropy, kl (k3
+        against the policy that sampled), reference_kl, sampler_trainer_max_diff and _mean_diff (first mini-batch,
+        where both are the same policy), loss_tokens, skipped_steps.
+    """
+    batch = rows.lengths_B.shape[0]
+    size = batch // settings.mini_batches
+    order_B = jax.random.permutation(key, batch)
+
+    def to_mini(leaf):
+        return leaf[order_B].reshape(settings.mini_batches, size, *leaf.shape[1:])
+
+    def one_step(carry, mini: TrainingRows):
+        params, opt_state, skips = carry
+        grads, sums = _gradients(settings, params, mini)
+        skipped_before = skips.total
+        params, opt_state, skips, grad_norm = apply_if_finite(
+            settings.optimizer, params, opt_state, grads, sums.loss, skips
+        )
+        return (params, opt_state, skips), (sums, grad_norm, skips.total - skipped_before)
+
+    carry = (state.params, state.opt_state, state.skips)
+    (params, opt_state, skips), (sums_M, norm_M, skipped_M) = jax.lax.scan(one_step, carry, jax.tree.map(to_mini, rows))
+    tokens = jnp.maximum(sums_M.tokens.sum(), 1)
+    first_tokens = jnp.maximum(sums_M.tokens[0], 1)
+    metrics = {
+        "loss": sums_M.loss.mean(),
+        "grad_norm": norm_M.mean(),
+        "clip_fraction": sums_M.clipped.sum() / tokens,
+        "entropy": sums_M.entropy.sum() / tokens,
+        "kl": sums_M.behaviour_k3.sum() / tokens,
+        "reference_kl": sums_M.reference_k3.sum() / tokens,
+        "sampler_trainer_max_diff": sums_M.max_mismatch[0],
+        "sampler_trainer_mean_diff": sums_M.mismatch[0] / first_tokens,
+        "loss_tokens": sums_M.tokens.sum(),
+        "skipped_steps": skipped_M.sum(),
+    }
+    return state.replace(params=params, opt_state=opt_state, skips=skips), metrics
+
+
+def micro_batch_rows(rows: int, width: int, tokens: int, shards: int) -> int:
+    """Rows of one micro-batch: the largest divisor of `rows` within `tokens` positions a shard, whole shards first.
+
+    Args:
+        rows: rows of a mini-batch.
+        width: token positions of a row.
+        tokens: positions that one device should hold at once.
+        shards: devices over which the batch is split.
+    """
+    most = max(1, tokens // width) * shards
+    divisors = [size for size in range(1, rows + 1) if rows % size == 0 and size <= max(most, 1)]
+    whole = [size for size in divisors if size % shards == 0]
+    return max(whole or divisors)
+
+
+def _gradients(settings: UpdateSettings, params: Any, mini: TrainingRows) -> tuple[Any, _Sums]:
+    """Sum gradients over micro-batches, so that activations of one of them live at a time."""
+    algorithm = settings.algorithm
+    rows, width = mini.tokens_BL.shape
+    size = micro_batch_rows(rows, width, settings.micro_batch_tokens, _batch_shards())
+    weights_BW = common.aggregation_weights(
+        mini.mask_BW, aggregation=algorithm.aggregation, max_length=mini.mask_BW.shape[1]
+    )
+
+    def split(leaf):
+        return constrain(leaf.reshape(rows // size, size, *leaf.shape[1:]), (None, "batch") + (None,) * (leaf.ndim - 1))
+
+    gradient = jax.value_and_grad(functools.partial(_micro_loss, settings), has_aux=True)
+
+    def add(carry, piece):
+        grads, sums = carry
+        (_, new_sums), new_grads = gradient(params, *piece)
+        return (jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)), None
+
+    zero = jnp.float32(0)
+    start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params), _Sums(*[zero] * 8))
+    (grads, sums), _ = jax.lax.scan(add, start, jax.tree.map(split, (mini, weights_BW)))
+    return grads, sums
+
+
+def _batch_shards() -> int:
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1)
+
+
+def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weights_BW: jax.Array):
+    """Weighted loss of one micro-batch; summed over micro-batches it is the mini-batch's loss."""
+    algorithm = settings.algorithm
+    mask_BW = rows.mask_BW
+    logprobs_BW, entropy_BW = score_rows(settings.model, params, rows, temperature=settings.temperature)
+    importance_BW = None
+    if algorithm.importance_cap > 0:
+        raw_BW = common.importance_weights(jax.lax.stop_gradient(logprobs_BW), rows.old_logprobs_BW, mask_BW)
+        importance_BW = common.truncated_importance_weights(raw_BW, cap=algorithm.importance_cap)
+    losses = common.token_losses(
+        logprobs_BW,
+        rows.old_logprobs_BW,
+        rows.advantages_BW,
+        mask_BW,
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        dual_clip=algorithm.dual_clip or None,
+        importance_weights_BL=importance_BW,
+    )
+    total_BW = losses.loss_BL - algorithm.entropy_coefficient * jnp.where(mask_BW, entropy_BW, 0.0)
+    reference_k3_BW = jnp.zeros_like(total_BW)
+    if algorithm.kl_coefficient > 0:
+        reference_k3_BW, _ = common.kl_losses(logprobs_BW, rows.ref_logprobs_BW, mask_BW)
+        total_BW += algorithm.kl_coefficient * reference_k3_BW
+    loss = jnp.sum(total_BW * weights_BW)
+
+    def total(values_BW):
+        return jnp.sum(jnp.where(mask_BW, jax.lax.stop_gradient(values_BW), 0.0).astype(jnp.float32))
+
+    difference_BW = jnp.where(mask_BW, jnp.abs(logprobs_BW - rows.old_logprobs_BW), 0.0)
+    return loss, _Sums(
+        loss=jax.lax.stop_gradient(loss),
+        clipped=total(losses.clipped_BL),
+        entropy=total(entropy_BW),
+        behaviour_k3=total(common.kl(logprobs_BW, rows.old_logprobs_BW)),
+        reference_k3=total(reference_k3_BW),
+        tokens=total(jnp.ones_like(total_BW)),
+        max_mismatch=jax.lax.stop_gradient(difference_BW.max()),
+        mismatch=total(difference_BW),
+    )

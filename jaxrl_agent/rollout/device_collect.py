@@ -1,0 +1,306 @@
+"""Many-turn rollouts inside one jitted program: environment, text, decoding and budgets, no host in the loop.
+
+One turn of all rows, in lock step:
+
+    chunk   the last sampled token and the new observation enter the cache in one `extend`
+    reply   tokens are drawn until the grammar says that the reply is over; finished rows are frozen
+    play    the action is read off the grammar's state and the environment moves
+
+The key/value cache lives across turns, groups fork one prefilled prompt, and a row's random numbers hang on its own
+key alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_agent.models.kv_cache import KVCache, gather_rows, init_cache
+from jaxrl_agent.models.qwen3 import Qwen3Config, extend, output_logits, unstack_layers
+from jaxrl_agent.parallel.rules import constrain
+from jaxrl_agent.rollout import sampling
+from jaxrl_agent.rollout.token_rows import TokenRows, append, append_sampled, start_rows, to_batch
+from jaxrl_agent.tasks.reply import ReplyAutomaton
+from jaxrl_agent.types import Rollout, StopReason, TurnRecord
+
+UNROLLED_LAYERS = 8  # up to here unrolled layers decode faster than a scan (measured on CPU)
+
+
+class DeviceTask(Protocol):
+    """What a task must offer, as pure functions of one trajectory, to be played inside jit; hashable."""
+
+    t_max: int
+    max_tokens: int
+
+    def prompt_width(self, data: Any) -> int: ...
+    def observation_width(self, data: Any) -> int: ...
+    def context_width(self, data: Any) -> int: ...
+    def grammar(self, data: Any) -> ReplyAutomaton: ...
+    def reset(self, data: Any, instance: jax.Array) -> Any: ...
+    def prompt(self, data: Any, instance: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]: ...
+    def observe(self, data, instance, state, turn, budget) -> tuple[jax.Array, jax.Array]: ...
+    def step(self, data, instance, state, action, key) -> tuple[Any, jax.Array, jax.Array]: ...
+    def quality(self, data, instance, state, action) -> tuple[jax.Array, jax.Array]: ...
+    def state_code(self, state: Any) -> jax.Array: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingSettings:
+    """How tokens are drawn."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+@struct.dataclass
+class _Loop:
+    """What one turn hands to the next."""
+
+    turn: jax.Array  # int32, from 0
+    alive_B: jax.Array  # bool
+    cache: KVCache  # all tokens but the last one of each row
+    last_B: jax.Array  # int32, that last token
+    rows: TokenRows
+    state: Any  # the task's state, leading axis B
+    record: TurnRecord
+    n_turns_B: jax.Array
+    stop_B: jax.Array
+    success_B: jax.Array
+
+
+@struct.dataclass
+class _Inputs:
+    """What stays the same over all turns."""
+
+    params: Any
+    data: Any
+    instance_B: jax.Array
+    budget_B: jax.Array
+    token_keys_B: jax.Array
+    world_keys_B: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Static:
+    config: Qwen3Config
+    task: DeviceTask
+    sampling: SamplingSettings
+
+
+def collect(
+    config: Qwen3Config,
+    task: DeviceTask,
+    settings: SamplingSettings,
+    params: Any,
+    data: Any,
+    *,
+    instances_P: jax.Array,
+    budgets_P: jax.Array,
+    row_ids_B: jax.Array,
+    key: jax.Array,
+) -> Rollout:
+    """Play G trajectories of each of P instances.
+
+    Args:
+        config: the model (static).
+        task: the game (static).
+        settings: sampling (static).
+        params: model parameters.
+        data: the task's device data.
+        instances_P: int32, instance of each group.
+        budgets_P: int32, turns allowed to each group, at most `task.t_max`.
+        row_ids_B: uint32 [P * G], what a trajectory's randomness hangs on beside `key`; group by group.
+        key: consumed: every row folds its identity in.
+
+    Returns:
+        Rollout of P * G rows, group by group, rows of `min(context, positions of the model)` tokens.
+    """
+    static = _Static(config, task, settings)
+    group = row_ids_B.shape[0] // instances_P.shape[0]
+    repeat = functools.partial(jnp.repeat, repeats=group, total_repeat_length=row_ids_B.shape[0])
+    keys_B2 = jax.vmap(jax.random.split)(sampling.row_keys(key, row_ids_B))
+    inputs = _Inputs(
+        params=_decode_params(config, params),
+        data=data,
+        instance_B=constrain(repeat(instances_P), ("batch",)),
+        budget_B=constrain(repeat(budgets_P), ("batch",)),
+        token_keys_B=keys_B2[:, 0],
+        world_keys_B=keys_B2[:, 1],
+    )
+    loop = _start(static, inputs, instances_P, budgets_P, repeat)
+    loop = jax.lax.while_loop(
+        lambda loop: (loop.turn < task.t_max) & loop.alive_B.any(), functools.partial(_play_turn, static, inputs), loop
+    )
+    return _finish(loop, inputs, group, prompt_lengths_B=repeat(_prompts(static, data, instances_P, budgets_P)[1]))
+
+
+def _decode_params(config: Qwen3Config, params: Any) -> Any:
+    return unstack_layers(params) if config.num_hidden_layers <= UNROLLED_LAYERS else params
+
+
+def _prompts(static: _Static, data: Any, instances_P, budgets_P) -> tuple[jax.Array, jax.Array]:
+    return jax.vmap(static.task.prompt, in_axes=(None, 0, 0))(data, instances_P, budgets_P)
+
+
+def _start(static: _Static, inputs: _Inputs, instances_P, budgets_P, repeat) -> _Loop:
+    """Prefill the prompts, all but their last token, and fork each to its group."""
+    config, task = static.config, static.task
+    prompts_PW, lengths_P = _prompts(static, inputs.data, instances_P, budgets_P)
+    width = min(task.context_width(inputs.data), config.max_position_embeddings)
+    chunk = 1 + task.observation_width(inputs.data)
+    cache = init_cache(
+        config, len(instances_P), width + chunk, stacked=config.num_hidden_layers > UNROLLED_LAYERS
+    )  # a whole chunk fits behind the last token, so that no write ever needs clamping
+    _, cache = extend(config, inputs.params, cache, prompts_PW, lengths_P - 1)
+    batch = len(inputs.instance_B)
+    row_of_B = repeat(jnp.arange(len(instances_P)))
+    prompts_BW, lengths_B = prompts_PW[row_of_B], lengths_P[row_of_B]
+    zeros_BT = jnp.zeros((batch, task.t_max))
+    return _Loop(
+        turn=jnp.int32(0),
+        alive_B=constrain(jnp.ones(batch, bool), ("batch",)),
+        cache=gather_rows(cache, row_of_B),
+        last_B=jnp.take_along_axis(prompts_BW, lengths_B[:, None] - 1, axis=1)[:, 0],
+        rows=start_rows(prompts_BW, lengths_B, width),
+        state=jax.vmap(task.reset, in_axes=(None, 0))(inputs.data, inputs.instance_B),
+        record=TurnRecord(
+            state_BT=zeros_BT.astype(jnp.int32),
+            action_BT=zeros_BT.astype(jnp.int32),
+            reward_BT=zeros_BT,
+            step_quality_BT=zeros_BT,
+            best_quality_BT=zeros_BT,
+        ),
+        n_turns_B=jnp.zeros(batch, jnp.int32),
+        stop_B=jnp.full(batch, StopReason.BUDGET.code, jnp.int32),
+        success_B=jnp.zeros(batch, bool),
+    )
+
+
+def _play_turn(static: _Static, inputs: _Inputs, loop: _Loop) -> _Loop:
+    """Observe, reply, play: one turn of every row that is still alive."""
+    task = static.task
+    grammar = task.grammar(inputs.data)
+    observation_BO, width_B = jax.vmap(task.observe, in_axes=(None, 0, 0, None, 0))(
+        inputs.data, inputs.instance_B, loop.state, loop.turn, inputs.budget_B
+    )
+    room_B = loop.rows.lengths_B + width_B + task.max_tokens <= loop.rows.tokens_BL.shape[1]
+    full_B = loop.alive_B & ~room_B
+    alive_B = loop.alive_B & room_B
+    rows = append(loop.rows, observation_BO, jnp.where(alive_B, width_B, 0))
+    chunk_BC = jnp.concatenate([loop.last_B[:, None], observation_BO], axis=1)
+    rows, cache, last_B, grammar_B = _reply(
+        static, inputs, loop, rows, chunk_BC, counts_B=jnp.where(alive_B, 1 + width_B, 0)
+    )
+    over_B = grammar.final_Q[grammar_B]
+    played_B = alive_B & over_B
+    played = _play(static, inputs, loop, grammar.action_Q[grammar_B], played_B)
+    out_of_budget_B = loop.turn + 1 >= inputs.budget_B
+    stop_B = jnp.where(full_B, StopReason.CONTEXT_LIMIT.code, played.stop_B)
+    stop_B = jnp.where(alive_B & ~over_B, StopReason.TOKEN_LIMIT.code, stop_B)
+    return played.replace(
+        turn=loop.turn + 1,
+        alive_B=played_B & played.alive_B & ~out_of_budget_B,
+        cache=cache,
+        last_B=last_B,
+        rows=rows,
+        n_turns_B=loop.n_turns_B + alive_B,
+        stop_B=stop_B,
+    )
+
+
+def _reply(static: _Static, inputs: _Inputs, loop: _Loop, rows: TokenRows, chunk_BC, *, counts_B):
+    """Read the chunk, then sample until the grammar of each row is final or its tokens are used up.
+
+    Returns:
+        The rows, the cache (without each row's last token), that last token, and the grammar's state.
+    """
+    config = static.config
+    grammar = static.task.grammar(inputs.data)
+    hidden_BCD, cache = extend(config, inputs.params, loop.cache, chunk_BC, counts_B)
+    hidden_BD = jnp.take_along_axis(hidden_BCD, jnp.maximum(counts_B - 1, 0)[:, None, None], axis=1)[:, 0]
+
+    def draw(rows: TokenRows, hidden_BD, grammar_B, writing_B):
+        token_B, logprob_B = sampling.sample_tokens(
+            output_logits(config, inputs.params, hidden_BD),
+            sampling.uniforms(inputs.token_keys_B, rows.lengths_B),
+            temperature=static.sampling.temperature,
+            top_k=static.sampling.top_k,
+            top_p=static.sampling.top_p,
+        )
+        rows = append_sampled(rows, token_B, logprob_B, loop.turn, writing_B)
+        grammar_B = jnp.where(writing_B, grammar.next_QV[grammar_B, token_B].astype(jnp.int32), grammar_B)
+        return rows, token_B, grammar_B, writing_B & ~grammar.final_Q[grammar_B]
+
+    def more(carry):
+        drawn, writing_B = carry[0], carry[5]
+        return (drawn < static.task.max_tokens) & writing_B.any()
+
+    def decode(carry):
+        drawn, rows, cache, last_B, grammar_B, writing_B = carry
+        hidden_B1D, cache = extend(config, inputs.params, cache, last_B[:, None], writing_B.astype(jnp.int32))
+        rows, token_B, grammar_B, still_B = draw(rows, hidden_B1D[:, 0], grammar_B, writing_B)
+        return drawn + 1, rows, cache, jnp.where(writing_B, token_B, last_B), grammar_B, still_B
+
+    started_B = counts_B > 0
+    start_B = jnp.broadcast_to(grammar.start, started_B.shape)
+    rows, token_B, grammar_B, writing_B = draw(rows, hidden_BD, start_B, started_B)
+    last_B = jnp.where(started_B, token_B, loop.last_B)
+    carry = (jnp.int32(1), rows, cache, last_B, grammar_B, writing_B)
+    _, rows, cache, last_B, grammar_B, _ = jax.lax.while_loop(more, decode, carry)
+    return rows, cache, last_B, grammar_B
+
+
+def _play(static: _Static, inputs: _Inputs, loop: _Loop, action_B, played_B) -> _Loop:
+    """Move the environment of the rows that gave a whole reply, and keep the record."""
+    task = static.task
+    over_rows = functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
+    keys_B = jax.vmap(jax.random.fold_in, in_axes=(0, None))(inputs.world_keys_B, loop.turn)
+    state, reward_B, terminated_B = jax.vmap(task.step, in_axes=(None, 0, 0, 0, 0))(
+        inputs.data, inputs.instance_B, loop.state, action_B, keys_B
+    )
+    quality_B, best_B = over_rows(task.quality)(inputs.data, inputs.instance_B, loop.state, action_B)
+
+    def keep(column_BT, value_B):
+        return column_BT.at[:, loop.turn].set(jnp.where(played_B, value_B, 0).astype(column_BT.dtype))
+
+    record = loop.record
+    success_B = played_B & terminated_B & (reward_B > 0)
+    ended = jnp.where(reward_B > 0, StopReason.SUCCESS.code, StopReason.FAILURE.code)
+    return loop.replace(
+        alive_B=~terminated_B,
+        state=jax.tree.map(lambda new, old: jnp.where(_column(played_B, new), new, old), state, loop.state),
+        record=TurnRecord(
+            state_BT=keep(record.state_BT, jax.vmap(task.state_code)(loop.state)),
+            action_BT=keep(record.action_BT, action_B),
+            reward_BT=keep(record.reward_BT, reward_B),
+            step_quality_BT=keep(record.step_quality_BT, quality_B),
+            best_quality_BT=keep(record.best_quality_BT, best_B),
+        ),
+        stop_B=jnp.where(played_B & terminated_B, ended, loop.stop_B),
+        success_B=loop.success_B | success_B,
+    )
+
+
+def _column(mask_B: jax.Array, like: jax.Array) -> jax.Array:
+    return mask_B.reshape(mask_B.shape + (1,) * (like.ndim - 1))
+
+
+def _finish(loop: _Loop, inputs: _Inputs, group: int, *, prompt_lengths_B: jax.Array) -> Rollout:
+    return Rollout(
+        batch=to_batch(loop.rows),
+        turns=loop.record,
+        instance_B=inputs.instance_B,
+        group_B=jnp.arange(len(inputs.instance_B)) // group,
+        budget_B=inputs.budget_B,
+        n_turns_B=loop.n_turns_B,
+        prompt_lengths_B=prompt_lengths_B,
+        stop_B=loop.stop_B,
+        return_B=loop.record.reward_BT.sum(axis=1),
+        success_B=loop.success_B,
+    )

@@ -1,0 +1,206 @@
+"""FrozenLake as a task: lakes, the text that shows them, and how a reply becomes a move; all of it inside jit."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_agent.config import TaskConfig
+from jaxrl_agent.envs import frozenlake, frozenlake_exact, frozenlake_maps
+from jaxrl_agent.tasks.frozenlake_text import ACTION_NAMES, LakeText, make_text
+from jaxrl_agent.tasks.pieces import join_pieces
+from jaxrl_agent.tasks.reply import ReplyAutomaton
+
+QUALITY_GAMMA = 0.99  # below 1, so that safe moves of a deterministic lake do not all tie
+QUALITY_SWEEPS = 400  # value iteration error below gamma**400, about 2%, only on lakes that slip for that long
+
+
+@struct.dataclass
+class LakeData:
+    """The instances of one split as device arrays."""
+
+    maps: frozenlake.LakeMap  # leading axis [N]
+    quality_NX4: jax.Array  # float32, Q* of the true lake at QUALITY_GAMMA
+    text: LakeText
+
+
+@dataclasses.dataclass(frozen=True)
+class LakeTask:
+    """The static half of the task: pure functions of (data, instance, state), for one trajectory, to be vmapped."""
+
+    rules: frozenlake.LakeRules
+    t_max: int  # turns
+    visibility: str  # hidden, total, remaining
+    max_tokens: int  # tokens of one reply
+
+    def prompt_width(self, data: LakeData) -> int:
+        """Tokens of the longest prompt."""
+        return sum(table.width for table, _ in self._prompt_slots(data, 0, 0))
+
+    def observation_width(self, data: LakeData) -> int:
+        """Tokens of the longest observation."""
+        state = frozenlake.reset(jax.tree.map(lambda leaf: leaf[0], data.maps))
+        return sum(table.width for table, _ in self._observation_slots(data, 0, state, 0, 0))
+
+    def context_width(self, data: LakeData) -> int:
+        """Tokens of the longest trajectory."""
+        return self.prompt_width(data) + self.t_max * (self.observation_width(data) + self.max_tokens)
+
+    def grammar(self, data: LakeData) -> ReplyAutomaton:
+        """How replies are read."""
+        return data.text.grammar
+
+    def reset(self, data: LakeData, instance: jax.Array) -> frozenlake.LakeState:
+        """First state of an instance; the budget has no say in it."""
+        return frozenlake.reset(_pick(data.maps, instance))
+
+    def prompt(self, data: LakeData, instance: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Tokens before the first observation: (tokens_W int32 right-padded, length)."""
+        return join_pieces(self._prompt_slots(data, instance, budget))
+
+    def observe(
+        self, data: LakeData, instance: jax.Array, state: frozenlake.LakeState, turn: jax.Array, budget: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Tokens read before the reply of `turn` (from 0): (tokens_O int32 right-padded, length)."""
+        return join_pieces(self._observation_slots(data, instance, state, turn, budget))
+
+    def step(
+        self, data: LakeData, instance: jax.Array, state: frozenlake.LakeState, action: jax.Array, key: jax.Array
+    ) -> tuple[frozenlake.LakeState, jax.Array, jax.Array]:
+        """Play one action (-1 wastes the turn): (state, reward float32, terminated bool)."""
+        return frozenlake.step(self.rules, _pick(data.maps, instance), state, action, key)
+
+    def quality(
+        self, data: LakeData, instance: jax.Array, state: frozenlake.LakeState, action: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Q* of the action and of the best one, float32; looking or wasting a turn is worth gamma * V*."""
+        quality_4 = data.quality_NX4[instance, state.cell]
+        best = quality_4.max()
+        moves = (action >= 0) & (action < frozenlake.N_MOVES)
+        return jnp.where(moves, quality_4[jnp.clip(action, 0, 3)], QUALITY_GAMMA * best), best
+
+    def state_code(self, state: frozenlake.LakeState) -> jax.Array:
+        """Compact state for the turn record: the cell."""
+        return state.cell
+
+    def _prompt_slots(self, data: LakeData, instance, budget) -> list:
+        text = data.text
+        told = [(text.budget, budget)] if self.visibility == "total" else []
+        return [(text.prompt_start, 0), (text.lake, instance), *told, (text.prompt_end, 0)]
+
+    def _observation_slots(self, data: LakeData, instance, state, turn, budget) -> list:
+        text, size = data.text, data.maps.size[instance]
+        side = int(round(data.maps.hole_X.shape[-1] ** 0.5))
+        place = state.cell // size * side + state.cell % size
+        told = [(text.turns_left, budget - turn)] if self.visibility == "remaining" else []
+        between = jnp.minimum(turn, 1)  # the first observation continues the message that the prompt opened
+        return [
+            (text.turn_start, between),
+            (text.place, place),
+            (text.look, state.last_look + 1),
+            *told,
+            (text.turn_end, 0),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class LakeInstances:
+    """What the host needs to name instances and to explain turns."""
+
+    split: str
+    descs: list[list[str]]
+
+    def __len__(self) -> int:
+        return len(self.descs)
+
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 over all maps in order: equal hashes mean equal evaluation data."""
+        return hashlib.sha256("\n\n".join("\n".join(desc) for desc in self.descs).encode()).hexdigest()
+
+    def instance_id(self, index: int) -> str:
+        """Stable name of an instance, from its map alone."""
+        return frozenlake_maps.map_hash(self.descs[index])[:16]
+
+    def instance_info(self, index: int) -> dict[str, Any]:
+        """What was played."""
+        return {"map": self.descs[index]}
+
+    def action_name(self, action: int) -> str | None:
+        """Word of an action number; None for an unusable reply."""
+        return ACTION_NAMES[action] if action >= 0 else None
+
+    def explain_turns(
+        self, index: int, cells: Sequence[int], actions: Sequence[int], quality: Sequence[float], best: Sequence[float]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """(state_key, info) of every turn of one trajectory; what looks have told is followed from its actions."""
+        size = len(self.descs[index])
+        seen: set[int] = set()
+        turns = []
+        for cell, action, value, top in zip(cells, actions, quality, best, strict=True):
+            known = sorted(seen)
+            key = f"{self.instance_id(index)}/{cell}/{','.join(map(str, known))}"
+            info = {"cell": cell, "quality": value, "best_quality": top, "cells_seen": known}
+            turns.append((key, info))
+            if action == frozenlake.LOOK:
+                near = np.asarray(frozenlake.neighbours(size, cell))
+                seen |= {int(other) for other in near if other != cell}
+        return turns
+
+    def optimal_success(self, budgets: Sequence[int], *, success_rate: float) -> np.ndarray:
+        """Best possible probability of success of an agent that sees every hole; float64 [len(budgets), N]."""
+        return np.stack(
+            [frozenlake_exact.start_value(d, success_rate=success_rate, horizons=budgets) for d in self.descs], axis=1
+        )
+
+
+def make_frozenlake(config: TaskConfig, tokenizer, split: str) -> tuple[LakeTask, LakeData, LakeInstances]:
+    """Build one split of the task.
+
+    Args:
+        config: task settings.
+        tokenizer: as `load_tokenizer` gives it.
+        split: "train" or "test"; their maps are disjoint by hash.
+
+    Returns:
+        The static task, its device data, and the host's view of the instances.
+
+    Raises:
+        MapError: the settings allow too few maps.
+        TokenizerError: the tokenizer lacks a word that the text needs.
+    """
+    lake = config.lake
+    descs = frozenlake_maps.map_set(
+        split,
+        config.n_train if split == "train" else config.n_test,
+        seed=lake.map_seed,
+        size=(lake.min_size, lake.max_size),
+        frozen_prob=lake.frozen_prob,
+        start=lake.start,
+        min_path=lake.min_path,
+        min_holes=lake.min_holes,
+        max_holes=lake.max_holes,
+    )
+    maps = frozenlake_maps.stack_maps(descs, lake.max_size)
+    quality_NX4 = frozenlake_exact.discounted_q_maps(
+        maps, success_rate=lake.success_rate, gamma=QUALITY_GAMMA, sweeps=QUALITY_SWEEPS
+    )
+    text = make_text(config, tokenizer, descs)
+    task = LakeTask(
+        rules=frozenlake.LakeRules(success_rate=lake.success_rate, foggy=lake.foggy),
+        t_max=config.t_max,
+        visibility=config.budget_visibility,
+        max_tokens=config.max_tokens,
+    )
+    return task, LakeData(maps=maps, quality_NX4=quality_NX4, text=text), LakeInstances(split, descs)
+
+
+def _pick(maps: frozenlake.LakeMap, instance: jax.Array) -> frozenlake.LakeMap:
+    return jax.tree.map(lambda leaf: leaf[instance], maps)
