@@ -24,11 +24,6 @@ def setting(default: Any, text: str, *, unit: str = "", low: float | None = None
     return dataclasses.field(default=default, metadata={"help": text, "unit": unit, "low": low, "choices": choices})
 
 
-def section(cls: type) -> Any:
-    """A nested section with its own defaults."""
-    return dataclasses.field(default_factory=cls)
-
-
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """Which network, and how it computes. With `--init=hf:DIR` the checkpoint's own shape replaces the preset."""
@@ -67,7 +62,7 @@ class TaskConfig:
     max_tokens: int = setting(2, "tokens that one reply may have", unit="tokens", low=1)
     n_train: int = setting(2048, "training instances", unit="tasks", low=1)
     n_test: int = setting(128, "held-out instances", unit="tasks", low=1)
-    lake: LakeConfig = section(LakeConfig)
+    lake: LakeConfig = dataclasses.field(default_factory=LakeConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,15 +163,15 @@ class Config:
     seed: int = setting(0, "root of all randomness but the map pool's", low=0)
     init: str = setting("", "initial policy: hf:DIR, run:DIR, or empty for random weights and a warm start")
     mesh: str = setting("", "AXIS:SIZE list over data, fsdp, tensor; empty = all devices on data")
-    model: ModelConfig = section(ModelConfig)
-    task: TaskConfig = section(TaskConfig)
-    rollout: RolloutConfig = section(RolloutConfig)
-    budget: BudgetConfig = section(BudgetConfig)
-    algorithm: AlgorithmConfig = section(AlgorithmConfig)
-    optimizer: OptimizerConfig = section(OptimizerConfig)
-    warm_start: WarmStartConfig = section(WarmStartConfig)
-    train: TrainConfig = section(TrainConfig)
-    evaluation: EvaluationConfig = section(EvaluationConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    rollout: RolloutConfig = dataclasses.field(default_factory=RolloutConfig)
+    budget: BudgetConfig = dataclasses.field(default_factory=BudgetConfig)
+    algorithm: AlgorithmConfig = dataclasses.field(default_factory=AlgorithmConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    warm_start: WarmStartConfig = dataclasses.field(default_factory=WarmStartConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
 
     @property
     def trajectories_per_update(self) -> int:

@@ -97,7 +97,7 @@ class LakeTask:
 
     def _observation_slots(self, data: LakeData, instance, state, turn, budget) -> list:
         text, size = data.text, data.maps.size[instance]
-        side = int(round(data.maps.hole_X.shape[-1] ** 0.5))
+        side = round(data.maps.hole_X.shape[-1] ** 0.5)
         place = state.cell // size * side + state.cell % size
         told = [(text.turns_left, budget - turn)] if self.visibility == "remaining" else []
         between = jnp.minimum(turn, 1)  # the first observation continues the message that the prompt opened
@@ -157,7 +157,7 @@ class LakeInstances:
     def optimal_success(self, budgets: Sequence[int], *, success_rate: float) -> np.ndarray:
         """Best possible probability of success of an agent that sees every hole; float64 [len(budgets), N]."""
         return np.stack(
-            [frozenlake_exact.start_value(d, success_rate=success_rate, horizons=budgets) for d in self.descs], axis=1
+            [frozenlake_exact.start_value(d, success_rate=success_rate, budgets=budgets) for d in self.descs], axis=1
         )
 
 
