@@ -1,0 +1,34 @@
+"""Write the HTML report of one or more runs.
+
+    python launch/report.py --runs=base=runs/base,grpo=runs/grpo,budgetmix=runs/budgetmix --out=report.html
+
+The first run is the reference that the others are compared with, task by task. Each directory needs config.json and
+an evaluation (evaluations/test.json, or the only one there); training curves, warm start and trajectories are shown
+where their files exist. The page needs no network, and the same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from jaxrl_agent.command_line import run_main
+from jaxrl_agent.report.page import write_report
+
+RUNS = flags.DEFINE_list("runs", None, "Runs to compare as NAME=DIR,NAME=DIR...; the first is the reference.")
+OUT = flags.DEFINE_string("out", None, "HTML file to write; missing folders are made.")
+EVALUATION = flags.DEFINE_string(
+    "evaluation", "", "Name of the evaluation to show, without .json. Default: test, or the only one."
+)
+flags.mark_flags_as_required(["runs", "out"])
+
+
+def main(_: Sequence[str]) -> None:
+    """Write the report and say where it is."""
+    path = write_report(RUNS.value, OUT.value, evaluation=EVALUATION.value)
+    print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KiB)")
+
+
+if __name__ == "__main__":
+    run_main(main)
