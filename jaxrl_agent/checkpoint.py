@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -118,31 +118,57 @@ class Checkpoints:
             ) from error
 
 
-def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> tuple[Qwen3Config, Any, str | None]:
+@dataclasses.dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy as it lies on disk."""
+
+    model: Qwen3Config
+    params: Any
+    tokenizer: str | None  # None where the folder itself is the tokenizer
+    update: int  # reinforcement-learning updates that it has seen; 0 for given weights
+
+
+def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> LoadedPolicy:
     """Load a policy by name, straight into its shardings.
 
     Args:
         spec: `hf:DIR` (a Hugging Face folder) or `run:DIR` (a run directory, newest checkpoint).
         mesh: the device mesh.
 
-    Returns:
-        The model's configuration, its parameters, and the tokenizer's name (None for `hf:`).
-
     Raises:
         ConfigError: another kind of name.
         WeightsError, CheckpointError, RunError: it cannot be read.
     """
+    kind, path = split_policy_name(spec)
+    if kind == "hf":
+        config, params = load_hf(path, mesh=mesh)
+        return LoadedPolicy(config, params, None, 0)
+    with Checkpoints(RunDir.open(path).checkpoints) as checkpoints:
+        meta = checkpoints.meta()
+        config = Qwen3Config.from_hf(meta["model"])
+        params = checkpoints.restore_params(abstract_params(config, mesh))
+        return LoadedPolicy(config, params, meta["tokenizer"], meta["update"])
+
+
+def split_policy_name(spec: str) -> tuple[str, str]:
+    """Take `hf:DIR` or `run:DIR` apart.
+
+    Raises:
+        ConfigError: another kind of name.
+    """
     kind, _, path = spec.partition(":")
     if kind not in ("hf", "run") or not path:
         raise ConfigError("a policy is named hf:DIR or run:DIR", value=spec)
+    return kind, path
+
+
+def policy_version(spec: str) -> str:
+    """Name a policy so that two versions of it differ: `run:DIR@NUMBER` of the newest checkpoint, or `hf:DIR`."""
+    kind, path = split_policy_name(spec)
     if kind == "hf":
-        config, params = load_hf(path, mesh=mesh)
-        return config, params, None
-    run = RunDir.open(path)
-    with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
-        meta = checkpoints.meta()
-        config = Qwen3Config.from_hf(meta["model"])
-        return config, checkpoints.restore_params(abstract_params(config, mesh)), meta["tokenizer"]
+        return spec
+    with Checkpoints(RunDir.open(path).checkpoints) as checkpoints:
+        return f"{spec}@{checkpoints.latest()}"
 
 
 def abstract_params(config: Qwen3Config, mesh: jax.sharding.Mesh) -> Any:

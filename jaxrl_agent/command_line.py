@@ -7,9 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from absl import app
+import ml_collections
+from absl import app, logging
 
+from jaxrl_agent.config import Config, build_config, check_key, describe, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError
+from jaxrl_agent.run_dir import Json, RunDir
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -20,14 +23,37 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
     def guarded(arguments: Sequence[str]) -> int:
         if len(arguments) > 1:
             raise app.UsageError(f"unexpected argument {arguments[1]!r}; flags begin with --")
+        if not any(argument.lstrip("-").startswith(("verbosity", "v=")) for argument in sys.argv[1:]):
+            logging.set_verbosity(logging.WARNING)  # libraries report every step of a save at INFO
         try:
             main(arguments)
         except JaxrlError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
+            return _report(error)
         return 0
 
-    app.run(guarded, argv=[sys.argv[0], *map(_resolve_config_flag, sys.argv[1:])])
+    if str(PROJECT) not in sys.path:
+        sys.path.append(str(PROJECT))  # config files build on one another: `from configs.NAME import get_config`
+    try:
+        arguments = [sys.argv[0], *map(_checked_argument, sys.argv[1:])]
+    except JaxrlError as error:
+        raise SystemExit(_report(error)) from None
+    app.run(guarded, argv=arguments)
+
+
+def _report(error: JaxrlError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+
+
+def _checked_argument(argument: str) -> str:
+    """Find the file of `--config=FILE`; refuse `--config.KEY=` that names no setting, before absl says it at length."""
+    name, separator, value = argument.partition("=")
+    name = name.lstrip("-")
+    if name == "config" and separator:
+        return f"--config={find_config(value)}"
+    if name.startswith("config."):
+        check_key(name.removeprefix("config."))
+    return argument
 
 
 def find_config(path: str) -> str:
@@ -43,6 +69,96 @@ def find_config(path: str) -> str:
     raise ConfigError("the config file must exist", value=path, remedy=f"The project has {known}.")
 
 
+def override(values: ml_collections.ConfigDict, **given: str | None) -> None:
+    """Put flags that were given over the config's own keys; `run:` and `hf:` folders become absolute."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        kind, separator, path = value.partition(":")
+        if name == "init" and separator and Path(path).expanduser().exists():
+            value = f"{kind}:{Path(path).expanduser().resolve()}"
+        values[name] = value
+
+
+def print_config(config: Config) -> None:
+    """Print every setting with its unit, and what they amount to."""
+    print("\n".join(describe(config)))
+    rollout, trajectories = config.rollout, config.trajectories_per_update
+    turns = trajectories * config.task.t_max
+    print(
+        f"\none update: {rollout.prompts_per_update} prompts x {rollout.group_size} = {trajectories} trajectories, "
+        f"at most {turns} turns and {turns * config.task.max_tokens} sampled tokens\n"
+        f"the run: {config.warm_start.updates if not config.init else 0} supervised updates, then "
+        f"{config.train.updates} updates x {config.train.mini_batches} optimizer steps, "
+        f"{config.train.updates * trajectories} trajectories"
+    )
+
+
+def evaluated_config(
+    *,
+    run_dir: str | None,
+    checkpoint: str | None,
+    config_file: ml_collections.ConfigDict | None,
+    budget_fractions: list[str] | None = None,
+    samples: int | None = None,
+    tasks: int | None = None,
+    mesh: str | None = None,
+) -> Config:
+    """The config of an evaluation: a run's own, or a config file's with a named policy; flags override it.
+
+    Raises:
+        ConfigError: neither or both are given, or a flag is out of range.
+        RunError: `run_dir` holds no run.
+    """
+    if (run_dir is None) == (checkpoint is None or config_file is None):
+        raise ConfigError(
+            "give either --run_dir=DIR, or --checkpoint=NAME together with --config=FILE",
+            value={"run_dir": run_dir, "checkpoint": checkpoint, "config": config_file is not None},
+        )
+    if run_dir is not None:
+        run = RunDir.open(run_dir)
+        values = ml_collections.ConfigDict(to_dict(build_config(run.config())))
+        override(values, init=f"run:{run.path}", mesh=mesh)
+    else:
+        values = config_file
+        override(values, init=checkpoint, mesh=mesh)
+    if budget_fractions is not None:
+        values.evaluation.budget_fractions = tuple(_fraction(text) for text in budget_fractions)
+    values.evaluation.samples = samples or values.evaluation.samples
+    values.task.n_test = tasks or values.task.n_test
+    return build_config(values)
+
+
+def evaluation_path(out: str | None, run_dir: str | None) -> Path:
+    """Where an evaluation is written: `--out`, or `evaluations/test.json` of the run.
+
+    Raises:
+        ConfigError: neither is given.
+    """
+    if out:
+        return Path(out).expanduser().resolve()
+    if run_dir is None:
+        raise ConfigError("an evaluation of a --checkpoint needs a file to write to", remedy="Give --out=FILE.json.")
+    return RunDir.open(run_dir).path / "evaluations" / "test.json"
+
+
+def print_grid(result: Json) -> None:
+    """Print Pass@(K,T) of an evaluation as a table, one line for each K."""
+    cells = {(cell["K"], cell["T"]): cell for cell in result["grid"]}
+    ts = sorted({t for _, t in cells})
+    print("Pass@(K,T)  " + "".join(f"{f'T={t}':>22}" for t in ts))
+    for k in sorted({k for k, _ in cells}):
+        row = (cells[k, t] for t in ts)
+        print(f"K={k:<10}" + "".join(f"{c['value']:>8.3f} [{c['ci_low']:.3f}, {c['ci_high']:.3f}]"[:22] for c in row))
+
+
+def _fraction(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError("--budget_fractions is a list of numbers in (0, 1]", value=text) from None
+
+
 def use_compilation_cache() -> None:
     """Keep compiled programs on disk, small ones too; JAX_COMPILATION_CACHE_DIR moves them."""
     import jax
@@ -51,14 +167,3 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def _resolve_config_flag(argument: str) -> str:
-    name, separator, value = argument.partition("=")
-    if name.lstrip("-") != "config" or not separator:
-        return argument
-    try:
-        return f"{name}={find_config(value)}"
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None

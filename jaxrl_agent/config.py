@@ -127,6 +127,7 @@ class WarmStartConfig:
     look_base: float = setting(0.05, "probability of a look at budget 0", low=0.0)
     look_slope: float = setting(0.5, "what a full budget adds to it", low=0.0)
     log_every: int = setting(20, "updates between logged lines", unit="optimizer steps", low=1)
+    checkpoint_every: int = setting(200, "updates between checkpoints", unit="optimizer steps", low=1)
     optimizer: OptimizerConfig = dataclasses.field(
         default_factory=lambda: OptimizerConfig(
             learning_rate=5e-3, schedule="cosine", warmup=30, final_fraction=0.05, b2=0.999
@@ -223,11 +224,25 @@ def _build(cls: type, values: dict[str, Any], path: str) -> Any:
     return cls(**built)
 
 
+def check_key(dotted: str) -> None:
+    """Check that a dotted key such as `optimizer.learning_rate` names a setting or a section.
+
+    Raises:
+        ConfigError: it does not; the remedy names the nearest key.
+    """
+    cls, path = Config, "config"
+    for key in dotted.split("."):
+        hints = typing.get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
+        if key not in hints:
+            raise unknown_name(f"{path} has no key of this name", key, hints)
+        cls, path = hints[key], f"{path}.{key}"
+
+
 def unknown_name(rule: str, name: str, known: typing.Iterable[str]) -> ConfigError:
     """The error for a name that is not in `known`; the remedy gives the nearest one, or all of them."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+    remedy = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known) or 'none'}."
     return ConfigError(rule, value=name, remedy=remedy)
 
 

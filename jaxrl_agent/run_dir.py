@@ -6,6 +6,7 @@
     DIR/metrics.jsonl            one line for each reinforcement-learning update
     DIR/trajectories/*.jsonl     one line for each trajectory
     DIR/checkpoints/             orbax
+    DIR/reference/               orbax, the reference policy of a KL term
     DIR/evaluations/*.json       results of evaluate.py
 
 Every JSON file is written whole or not at all; line files are cut back to the restored update on resume,
@@ -133,6 +134,11 @@ class RunDir:
     def checkpoints(self) -> Path:
         """Folder of the orbax checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def reference(self) -> Path:
+        """Folder of the reference policy's parameters, kept where a KL term needs them."""
+        return self.path / "reference"
 
     def config(self) -> Json:
         """The resolved configuration that the run was started with."""

@@ -55,7 +55,7 @@ class ChatIds:
         return [*self.open(role), *self.tokenizer.encode(text), *self.close]
 
     def open_reply(self, *, thinking: bool) -> list[int]:
-        """Header of the policy's message. Without thinking, the empty block belongs to the prompt, not to the action."""
+        """Header of the policy's message; without thinking, the empty block belongs to the prompt, not to the reply."""
         if thinking:
             return self.open("assistant")
         empty_block = [self.think_ids[0], *self.tokenizer.encode("\n\n"), self.think_ids[1]]

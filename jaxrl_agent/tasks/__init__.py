@@ -1,0 +1,13 @@
+"""Tasks by name. A task is built as `TASKS[name](task_config, tokenizer, split, vocab_size=...)`.
+
+It gives a static half (pure functions that `rollout.device_collect` calls inside jit), its device data, and the host's
+view of its instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxrl_agent.tasks.frozenlake import make_frozenlake
+
+TASKS: dict[str, Callable] = {"frozenlake": make_frozenlake}

@@ -141,13 +141,14 @@ class LakeInstances:
         self, index: int, cells: Sequence[int], actions: Sequence[int], quality: Sequence[float], best: Sequence[float]
     ) -> list[tuple[str, dict[str, Any]]]:
         """(state_key, info) of every turn of one trajectory; what looks have told is followed from its actions."""
-        size = len(self.descs[index])
+        letters, size = "".join(self.descs[index]), len(self.descs[index])
         seen: set[int] = set()
         turns = []
         for cell, action, value, top in zip(cells, actions, quality, best, strict=True):
             known = sorted(seen)
             key = f"{self.instance_id(index)}/{cell}/{','.join(map(str, known))}"
-            info = {"cell": cell, "quality": value, "best_quality": top, "cells_seen": known}
+            holes = [other for other in known if letters[other] == "H"]
+            info = {"cell": cell, "quality": value, "best_quality": top, "cells_seen": known, "holes_seen": holes}
             turns.append((key, info))
             if action == frozenlake.LOOK:
                 near = np.asarray(frozenlake.neighbours(size, cell))
@@ -161,13 +162,16 @@ class LakeInstances:
         )
 
 
-def make_frozenlake(config: TaskConfig, tokenizer, split: str) -> tuple[LakeTask, LakeData, LakeInstances]:
+def make_frozenlake(
+    config: TaskConfig, tokenizer, split: str, *, vocab_size: int
+) -> tuple[LakeTask, LakeData, LakeInstances]:
     """Build one split of the task.
 
     Args:
         config: task settings.
         tokenizer: as `load_tokenizer` gives it.
         split: "train" or "test"; their maps are disjoint by hash.
+        vocab_size: rows of the model's embedding; ids beyond the tokenizer's stand for nothing.
 
     Returns:
         The static task, its device data, and the host's view of the instances.
@@ -192,7 +196,7 @@ def make_frozenlake(config: TaskConfig, tokenizer, split: str) -> tuple[LakeTask
     quality_NX4 = frozenlake_exact.discounted_q_maps(
         maps, success_rate=lake.success_rate, gamma=QUALITY_GAMMA, sweeps=QUALITY_SWEEPS
     )
-    text = make_text(config, tokenizer, descs)
+    text = make_text(config, tokenizer, descs, vocab_size=vocab_size)
     task = LakeTask(
         rules=frozenlake.LakeRules(success_rate=lake.success_rate, foggy=lake.foggy),
         t_max=config.t_max,

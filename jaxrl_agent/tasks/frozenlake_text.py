@@ -34,21 +34,22 @@ class LakeText:
     grammar: ReplyAutomaton
 
 
-def make_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]]) -> LakeText:
+def make_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]], *, vocab_size: int) -> LakeText:
     """Encode everything that the task can say.
 
     Args:
         config: task settings; `config.text` picks bare words or chat messages.
         tokenizer: as `load_tokenizer` gives it.
         descs: the maps.
+        vocab_size: ids that the policy can emit.
 
     Raises:
         TokenizerError: the tokenizer lacks a word.
     """
-    return {"words": _word_text, "chat": _chat_text}[config.text](config, tokenizer, descs)
+    return {"words": _word_text, "chat": _chat_text}[config.text](config, tokenizer, descs, vocab_size)
 
 
-def _word_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]]) -> LakeText:
+def _word_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]], vocab_size: int) -> LakeText:
     """One token a word: `<bos> goal d4 turns 16 :`, then `<cell> <look or ->` and the reply `<action> .`
 
     On the stock lake the holes follow the goal: `goal d4 - a2 c3`.
@@ -72,7 +73,7 @@ def _word_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]]) ->
         turns_left=make_table([[], *numbers]),
         turn_end=make_table([[]]),
         replies=make_table([encode(f"{name} .") for name in actions]),
-        grammar=fixed_words(tokenizer.vocab_size, [encode(name)[0] for name in actions], encode(".")[0]),
+        grammar=fixed_words(vocab_size, [encode(name)[0] for name in actions], encode(".")[0]),
     )
 
 
@@ -88,7 +89,7 @@ def _lake_words(desc: Sequence[str], *, foggy: bool) -> str:
     return " ".join(["goal", goal, *(["-", *holes] if holes else [])])
 
 
-def _chat_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]]) -> LakeText:
+def _chat_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]], vocab_size: int) -> LakeText:
     """Chat messages: the rules as system text, the lake and every observation as user text, a tagged action back.
 
     Pieces end where a line ends, so that joining them gives the ids that the whole text would.
@@ -111,7 +112,7 @@ def _chat_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]]) ->
         turns_left=make_table([[], *(encode(f"Turns left: {n}.\n") for n in turns)]),
         turn_end=make_table([[*encode("Your move?"), *chat.close, *chat.open_reply(thinking=False)]]),
         replies=make_table([[*encode(f"<action>{name}</action>"), chat.end] for name in actions]),
-        grammar=tagged_action(tokenizer, actions, chat.stop_ids, think_ids=chat.think_ids),
+        grammar=tagged_action(tokenizer, actions, chat.stop_ids, vocab_size=vocab_size, think_ids=chat.think_ids),
     )
 
 

@@ -70,6 +70,7 @@ def tagged_action(
     actions: Sequence[str],
     stop_ids: Sequence[int],
     *,
+    vocab_size: int,
     think_ids: tuple[int, int] | None = None,
 ) -> ReplyAutomaton:
     """Grammar of free text that names its action as `<action>NAME</action>` and ends with a stop token.
@@ -81,6 +82,7 @@ def tagged_action(
         tokenizer: gives the bytes of every token.
         actions: names in the order of the environment's action numbers.
         stop_ids: tokens that end a reply.
+        vocab_size: ids that the policy can emit; those beyond the tokenizer's spell nothing.
         think_ids: opening and closing token of the reasoning block, if the tokenizer has them.
 
     Raises:
@@ -92,8 +94,8 @@ def tagged_action(
     n_text = len(grammar.next_QX)
     thinking, done = n_text, n_text + 1  # done + i: finished with action i; done + A: finished without
     failed = done + len(actions)
-    next_QV = np.empty((failed + 1, tokenizer.vocab_size), np.int16)
-    next_QV[:n_text] = _follow_tokens(grammar.next_QX, tokenizer)
+    next_QV = np.empty((failed + 1, vocab_size), np.int16)
+    next_QV[:n_text] = _follow_tokens(grammar.next_QX, tokenizer, vocab_size)
     next_QV[thinking] = thinking
     next_QV[done:] = np.arange(done, failed + 1)[:, None]
     if think_ids is not None:
@@ -157,9 +159,10 @@ def _next_name(state: tuple, char: str, opening: str, closing: str, actions: Seq
     return ("close", word, done + 1) if done + 1 < len(closing) else ("accepted", word)
 
 
-def _follow_tokens(next_QX: np.ndarray, tokenizer: TokenBytes) -> np.ndarray:
+def _follow_tokens(next_QX: np.ndarray, tokenizer: TokenBytes, vocab_size: int) -> np.ndarray:
     """Run every token's bytes through the byte automaton from every state; [states, V]."""
     spellings = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    spellings += [b""] * (vocab_size - len(spellings))
     lengths_V = np.array([len(spelling) for spelling in spellings])
     state_QV = np.repeat(np.arange(len(next_QX), dtype=np.int16)[:, None], len(spellings), axis=1)
     for position in range(lengths_V.max(initial=0)):

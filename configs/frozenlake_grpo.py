@@ -1,0 +1,16 @@
+"""GRPO at the full budget on the foggy lake, with the tiny model.
+
+The fifth action `look` and the hidden holes depart from the paper's FrozenLake, see README.
+
+Command:  python launch/train.py --config=configs/frozenlake_grpo.py --run_dir=runs/grpo --init=run:runs/base
+"""
+
+from jaxrl_agent.config import default_config
+
+
+def get_config():
+    """Every trajectory may use all 16 turns."""
+    config = default_config()
+    config.algorithm.clip_high = 0.2
+    config.algorithm.entropy_coefficient = 0.005
+    return config

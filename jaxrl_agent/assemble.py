@@ -1,0 +1,169 @@
+"""From a validated config to objects: the one place where names become tasks, models, algorithms and schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from jaxrl_agent.algorithms import ALGORITHMS, estimator_options, make_estimator
+from jaxrl_agent.checkpoint import load_policy, split_policy_name
+from jaxrl_agent.config import Config, OptimizerConfig, TaskConfig, unknown_name
+from jaxrl_agent.errors import ConfigError, TokenizerError
+from jaxrl_agent.learner.fused_step import StepSettings
+from jaxrl_agent.learner.optimizer import make_optimizer
+from jaxrl_agent.learner.update import UpdateSettings
+from jaxrl_agent.learner.warm_start import WarmStartSettings
+from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
+from jaxrl_agent.models.sizes import get_preset
+from jaxrl_agent.models.tokenizer import load_tokenizer
+from jaxrl_agent.parallel.rules import tree_shardings
+from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, make_schedule
+from jaxrl_agent.rollout.device_collect import SamplingSettings
+from jaxrl_agent.tasks import TASKS
+from jaxrl_agent.tasks.frozenlake_demos import Demonstrator
+
+
+@dataclasses.dataclass(frozen=True)
+class Game:
+    """One split of a task, ready to be played on device."""
+
+    task: Any  # the static half: a DeviceTask
+    data: Any  # device arrays
+    instances: Any  # the host's view
+    tokenizer: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A model with its parameters and the tokenizer that it speaks."""
+
+    model: Qwen3Config
+    params: Any
+    tokenizer: str
+    update: int = 0  # reinforcement-learning updates that it has seen
+
+
+def check_names(config: Config) -> None:
+    """Refuse unknown names and meaningless pairs before anything is built; `--dry_run` calls it too.
+
+    Raises:
+        ConfigError: a task, preset, algorithm or schedule of this name does not exist, or two of them do not go
+            together.
+    """
+    for key, name, known in (
+        ("task.name", config.task.name, TASKS),
+        ("algorithm.name", config.algorithm.name, ALGORITHMS),
+        ("budget.schedule", config.budget.schedule, BUDGET_SCHEDULES),
+    ):
+        if name not in known:
+            raise unknown_name(f"config.{key} must be a known name", name, known)
+    get_preset(config.model.preset)
+    if config.budget.schedule == "budget_mix_marginal" and config.task.budget_visibility != "hidden":
+        raise ConfigError(
+            "budget_mix_marginal needs config.task.budget_visibility=hidden",
+            value=config.task.budget_visibility,
+            remedy="An agent that is told its budget can act on it, which the marginal reward cannot see.",
+        )
+    if not config.init and not config.warm_start.updates and config.train.updates:
+        raise ConfigError(
+            "reinforcement learning needs a policy that sometimes succeeds",
+            value="no --init and config.warm_start.updates=0",
+            remedy="Give --init=hf:DIR or --init=run:DIR, or set config.warm_start.updates.",
+        )
+
+
+def build_game(task: TaskConfig, split: str, *, tokenizer: str, vocab_size: int) -> Game:
+    """Build one split of a task for a model.
+
+    Args:
+        task: task settings.
+        split: "train" or "test".
+        tokenizer: embedded name, folder or hub name.
+        vocab_size: rows of the model's embedding.
+
+    Raises:
+        TokenizerError: the tokenizer has more ids than the model, or lacks a word.
+        MapError: the settings allow too few maps.
+    """
+    words = load_tokenizer(tokenizer)
+    if words.vocab_size > vocab_size:
+        raise TokenizerError(
+            f"the model's vocabulary ({vocab_size}) must hold every id of the tokenizer {tokenizer!r}",
+            value=words.vocab_size,
+            remedy="Set config.task.tokenizer to the tokenizer of the model.",
+        )
+    static, data, instances = TASKS[task.name](task, words, split, vocab_size=vocab_size)
+    return Game(static, data, instances, words)
+
+
+def initial_policy(config: Config, mesh: jax.sharding.Mesh, key: jax.Array) -> Policy:
+    """Load the policy that `config.init` names, or draw fresh parameters of the preset, sharded over `mesh`."""
+    if not config.init:
+        model = with_runtime(get_preset(config.model.preset), config)
+        draw = jax.jit(init_params, static_argnums=0, out_shardings=param_shardings(model, mesh))
+        return Policy(model, draw(model, key), config.task.tokenizer)
+    found = load_policy(config.init, mesh=mesh)
+    tokenizer = found.tokenizer or config.task.tokenizer or split_policy_name(config.init)[1]
+    return Policy(with_runtime(found.model, config), found.params, tokenizer, found.update)
+
+
+def with_runtime(model: Qwen3Config, config: Config) -> Qwen3Config:
+    """Put the settings of how to compute into a model's configuration."""
+    settings = config.model
+    return dataclasses.replace(model, dtype=settings.dtype, remat=settings.remat, attention=settings.attention)
+
+
+def param_shardings(model: Qwen3Config, mesh: jax.sharding.Mesh) -> Any:
+    """NamedShardings of the model's parameters."""
+    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    return tree_shardings(param_axes(model), shapes, mesh)
+
+
+def build_optimizer(settings: OptimizerConfig, total_steps: int):
+    """The optimizer and its schedule for a run of `total_steps` optimizer steps."""
+    values = dataclasses.asdict(settings)
+    values.pop("max_bad_updates")
+    return make_optimizer(**values, total_steps=max(total_steps, 1))
+
+
+def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
+    """Static settings of the reinforcement-learning step."""
+    optimizer, _ = build_optimizer(config.optimizer, config.train.updates * config.train.mini_batches)
+    wanted = estimator_options(config.algorithm.name)
+    options = {name: getattr(config.algorithm, name) for name in wanted}
+    rollout = config.rollout
+    return StepSettings(
+        task=game.task,
+        sampling=SamplingSettings(rollout.temperature, rollout.top_k, rollout.top_p),
+        update=UpdateSettings(
+            model=policy.model,
+            algorithm=config.algorithm,
+            optimizer=optimizer,
+            temperature=rollout.temperature,
+            mini_batches=config.train.mini_batches,
+            micro_batch_tokens=config.train.micro_batch_tokens,
+        ),
+        schedule=make_schedule(config.budget.schedule),
+        estimator=make_estimator(config.algorithm.name, **options),
+        n_instances=len(game.instances),
+        prompts=rollout.prompts_per_update,
+        group_size=rollout.group_size,
+        marginal_reward=config.budget.schedule == "budget_mix_marginal",
+    )
+
+
+def build_warm_start(config: Config, policy: Policy, game: Game) -> WarmStartSettings:
+    """Static settings of the supervised step."""
+    warm = config.warm_start
+    optimizer, _ = build_optimizer(warm.optimizer, warm.updates)
+    return WarmStartSettings(
+        model=policy.model,
+        task=game.task,
+        actor=Demonstrator.of(game.task, warm),
+        optimizer=optimizer,
+        n_instances=len(game.instances),
+        batch=warm.batch,
+        turns=warm.turns,
+    )

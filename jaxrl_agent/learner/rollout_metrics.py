@@ -1,0 +1,55 @@
+"""What one rollout says about the policy: rewards by trajectory and by step, turns, stop reasons, useful groups."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_agent.algorithms.grpo import informative_rows
+from jaxrl_agent.learner.fused_step import Experience
+from jaxrl_agent.rollout.budget import N_LEVELS
+from jaxrl_agent.types import StopReason
+
+
+def summarise(experience: Experience) -> dict[str, jax.Array]:
+    """Compute the metrics of one rollout on device.
+
+    The step reward is the exact value of the action taken (Q* at gamma 0.99), averaged in three ways, because long
+    failing trajectories drag the pooled mean down without any change of skill ("Training dynamics").
+
+    Args:
+        experience: from `roll_out`.
+
+    Returns:
+        float32 scalars trajectory_reward, success, turns, tokens, sampled_tokens, step_reward_pooled,
+        step_reward_mean_of_means, step_reward_first_turn, regret (value of the best action minus the taken one's),
+        optimal_share (steps without regret), invalid_share, zero_variance_groups (share); stop_reasons [reasons]
+        (shares in the order of StopReason); effective_groups_by_budget and groups_by_budget [10] (counts).
+    """
+    rollout, turns = experience.rollout, experience.rollout.turns
+    played_BT = jnp.arange(turns.action_BT.shape[1]) < rollout.n_turns_B[:, None]
+    steps = jnp.maximum(played_BT.sum(), 1)
+    quality_BT = jnp.where(played_BT, turns.step_quality_BT, 0.0)
+    regret_BT = jnp.where(played_BT, turns.best_quality_BT - turns.step_quality_BT, 0.0)
+    counts_B = jnp.maximum(rollout.n_turns_B, 1)
+    groups = experience.fraction_P.shape[0]
+    group_size = rollout.success_B.shape[0] // groups
+    useful_P = informative_rows(rollout.return_B, rollout.group_B).reshape(groups, group_size).any(axis=1)
+    level_PF = jax.nn.one_hot(experience.fraction_P, N_LEVELS)
+    return {
+        "trajectory_reward": rollout.return_B.mean(),
+        "success": rollout.success_B.mean(),
+        "turns": rollout.n_turns_B.mean(),
+        "tokens": rollout.batch.lengths_B.sum(),
+        "sampled_tokens": rollout.batch.loss_mask_BL.sum(),
+        "step_reward_pooled": quality_BT.sum() / steps,
+        "step_reward_mean_of_means": (quality_BT.sum(axis=1) / counts_B).mean(),
+        "step_reward_first_turn": quality_BT[:, 0].mean(),
+        "regret": regret_BT.sum() / steps,
+        "optimal_share": (played_BT & (regret_BT < 1e-6)).sum() / steps,
+        "invalid_share": (played_BT & (turns.action_BT < 0)).sum() / steps,
+        "zero_variance_groups": 1.0 - useful_P.mean(),
+        "stop_reasons": jax.nn.one_hot(rollout.stop_B, len(StopReason)).mean(axis=0),
+        "effective_groups_by_budget": (level_PF * useful_P[:, None]).sum(axis=0),
+        "groups_by_budget": level_PF.sum(axis=0),
+    }

@@ -1,0 +1,246 @@
+"""The trainer loop: warm start, then reinforcement learning, with checkpoints from which a run goes on bit by bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_agent import assemble
+from jaxrl_agent.checkpoint import Checkpoints, abstract_params, with_shardings
+from jaxrl_agent.config import Config, build_config, to_dict
+from jaxrl_agent.errors import CheckpointError
+from jaxrl_agent.learner.fused_step import Experience, learn, roll_out
+from jaxrl_agent.learner.optimizer import check_skips
+from jaxrl_agent.learner.rollout_metrics import summarise
+from jaxrl_agent.learner.train_state import TrainState, new_state, state_shardings
+from jaxrl_agent.learner.warm_start import warm_start_steps
+from jaxrl_agent.parallel.compile_counter import compiled_programs
+from jaxrl_agent.parallel.mesh import make_mesh
+from jaxrl_agent.progress import Display
+from jaxrl_agent.rollout.records import to_trajectories
+from jaxrl_agent.run_dir import Json, RunDir
+from jaxrl_agent.types import StopReason
+
+WARM_START, REINFORCE = "warm_start", "reinforce"
+# What may differ between a run and its resumption: where it runs and how it is watched, not what it computes.
+_MAY_CHANGE = ("mesh", "train.checkpoint_every", "train.keep_checkpoints", "train.trajectories_every", "evaluation")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What the loops share."""
+
+    config: Config
+    folder: RunDir
+    policy: assemble.Policy  # its params are those of the start
+    game: assemble.Game
+    mesh: jax.sharding.Mesh
+    checkpoints: Checkpoints
+    display: Display
+    key: jax.Array
+
+    @property
+    def warm_updates(self) -> int:
+        """Supervised updates before reinforcement learning; none from given weights."""
+        return 0 if self.config.init else self.config.warm_start.updates
+
+    def save(self, phase: str, state: TrainState) -> None:
+        """Save under the number of all updates so far, supervised ones included."""
+        update = int(state.update)
+        number = update + (self.warm_updates if phase == REINFORCE else 0)
+        if number == self.checkpoints.latest():
+            return
+        meta = {
+            "phase": phase,
+            "update": update,
+            "model": self.policy.model.to_hf(),
+            "tokenizer": self.policy.tokenizer,
+            "config": to_dict(self.config),
+        }
+        self.checkpoints.save(number, state, meta)
+
+
+def train(config: Config, run_dir: str | Path, *, resume: bool = False, display: Display | None = None) -> RunDir:
+    """Train a policy and leave a run directory.
+
+    Args:
+        config: validated settings.
+        run_dir: directory of the run; must be new unless `resume`.
+        resume: go on from the newest checkpoint if there is one, else start; a finished run is left as it is.
+        display: live view; a fresh one by default.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        CheckpointError: the directory holds a run and `resume` is False, or a run with other settings.
+        ConfigError, TokenizerError, MapError, WeightsError: the settings cannot be met.
+        NonFiniteError: too many optimizer steps in a row were not finite.
+    """
+    assemble.check_names(config)
+    mesh = make_mesh(config.mesh)
+    folder = _open(config, run_dir, resume=resume)
+    with jax.set_mesh(mesh), display or Display() as display:
+        key_init, key_run = jax.random.split(jax.random.key(config.seed))
+        policy = assemble.initial_policy(config, mesh, key_init)
+        game = assemble.build_game(config.task, "train", tokenizer=policy.tokenizer, vocab_size=policy.model.vocab_size)
+        with Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints) as checkpoints:
+            run = _Run(config, folder, policy, game, mesh, checkpoints, display, key_run)
+            state = _warm_start(run)
+            _reinforce(run, state)
+    return folder
+
+
+def _open(config: Config, path: str | Path, *, resume: bool) -> RunDir:
+    """Make the run directory, or check that an existing one may be continued with these settings."""
+    folder = RunDir(Path(path).expanduser().resolve())
+    if not folder.exists():
+        return RunDir.create(path, to_dict(config))
+    if not resume:
+        raise CheckpointError(
+            "a new run needs a directory without one",
+            value=str(path),
+            remedy="Give --resume to go on with it, or another --run_dir.",
+        )
+    stored = to_dict(build_config(folder.config()))
+    changed = [name for name in _differences(stored, to_dict(config)) if not name.startswith(_MAY_CHANGE)]
+    if changed:
+        raise CheckpointError(
+            "a run is resumed with the settings that it was started with",
+            value=", ".join(changed),
+            remedy="Set these back, or start a new run with --init=run:DIR.",
+        )
+    return folder
+
+
+def _differences(stored: Json, given: Json, prefix: str = "") -> list[str]:
+    names = []
+    for name in stored.keys() | given.keys():
+        old, new = stored.get(name), given.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            names += _differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            names.append(prefix + name)
+    return sorted(names)
+
+
+def _warm_start(run: _Run) -> TrainState:
+    """Bring the policy to where reinforcement learning begins, and return the state to go on from."""
+    saved = run.checkpoints.meta() if run.checkpoints.latest() is not None else None
+    if saved is not None and saved["phase"] == REINFORCE:
+        return _restore(run, REINFORCE)
+    if run.warm_updates == 0:
+        return _begin_reinforcement(run, run.policy.params)
+    settings = assemble.build_warm_start(run.config, run.policy, run.game)
+    if saved is not None:
+        state = _restore(run, WARM_START)
+    else:
+        state = _place(run, new_state(run.policy.params, settings.optimizer, jax.random.fold_in(run.key, 0)))
+    warm, total = run.config.warm_start, run.warm_updates
+    done = int(state.update)
+    run.folder.cut_metrics(done, file="warm_start.jsonl")
+    run.display.start("warm start", total, done)
+    while done < total:
+        count = min(warm.log_every, total - done)
+        state, metrics = _jitted(warm_start_steps, settings, count=count)(state, run.game.data)
+        done += count
+        values = {name: float(value) for name, value in metrics.items()}
+        run.folder.append_metrics({"update": done, **values}, file="warm_start.jsonl")
+        run.display.update(done, {"loss": values["loss"]})
+        check_skips(state.skips, limit=warm.optimizer.max_bad_updates)
+        if done % warm.checkpoint_every < count and done < total:
+            run.save(WARM_START, state)
+    return _begin_reinforcement(run, state.params)
+
+
+def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
+    """Make and save the state before the first update of reinforcement learning."""
+    settings = assemble.build_step(run.config, run.policy, run.game)
+    state = _place(run, new_state(params, settings.update.optimizer, jax.random.fold_in(run.key, 1)))
+    if run.config.algorithm.kl_coefficient > 0:
+        with Checkpoints(run.folder.reference, keep=1) as reference:
+            reference.save(0, state, {})
+    run.save(REINFORCE, state)
+    return state
+
+
+def _reinforce(run: _Run, state: TrainState) -> None:
+    config = run.config
+    settings = assemble.build_step(config, run.policy, run.game)
+    collect, update = _jitted(roll_out, settings, donate=()), _jitted(learn, settings)
+    describe = _jitted(summarise, donate=())
+    reference = _reference(run)
+    done, total = int(state.update), config.train.updates
+    run.folder.cut_metrics(done)
+    run.display.start("training", total, done)
+    while done < total:
+        compiled, began = compiled_programs(), time.perf_counter()
+        experience = jax.block_until_ready(collect(state, run.game.data))
+        sampled = time.perf_counter()
+        state, metrics = update(state, experience, reference)
+        metrics = jax.device_get({**metrics, **describe(experience)})
+        done += 1
+        seconds = {"rollout": sampled - began, "logprobs": 0.0, "update": time.perf_counter() - sampled}
+        row = _row(done, metrics, seconds, compiled_programs() - compiled)
+        run.folder.append_metrics(row)
+        run.display.update(done, {name: row[name] for name in ("success", "turns", "tokens_per_s")})
+        check_skips(state.skips, limit=config.optimizer.max_bad_updates)
+        if done % config.train.trajectories_every == 0 or done == total:
+            _store_trajectories(run, experience, done)
+        if done % config.train.checkpoint_every == 0 or done == total:
+            run.save(REINFORCE, state)
+
+
+def _row(update: int, metrics: dict[str, np.ndarray], seconds: dict[str, float], compiles: int) -> Json:
+    """One line of metrics.jsonl; tokens_per_s counts sampled tokens over rollout and update together."""
+    values = {name: value.tolist() for name, value in metrics.items()}
+    values["stop_reasons"] = {
+        reason.value: share for reason, share in zip(StopReason, values["stop_reasons"], strict=True) if share
+    }
+    tokens_per_s = values["sampled_tokens"] / (seconds["rollout"] + seconds["update"])
+    return {"update": update, **values, "tokens_per_s": tokens_per_s, "seconds": seconds, "compiles": compiles}
+
+
+def _store_trajectories(run: _Run, experience: Experience, update: int) -> None:
+    rows = range(min(run.config.train.stored_trajectories, run.config.trajectories_per_update))
+    game = run.game
+    run.folder.write_trajectories(
+        f"train_{update:06d}",
+        to_trajectories(
+            experience.rollout, game.instances, game.tokenizer, t_max=game.task.t_max, policy_version=update, rows=rows
+        ),
+    )
+
+
+def _reference(run: _Run) -> Any:
+    """Parameters of the reference policy, or None where no term needs them."""
+    if run.config.algorithm.kl_coefficient == 0:
+        return None
+    with Checkpoints(run.folder.reference, keep=1) as reference:
+        return reference.restore_params(abstract_params(run.policy.model, run.mesh))
+
+
+def _restore(run: _Run, phase: str) -> TrainState:
+    """Read the newest checkpoint into the shardings of this run's mesh."""
+    build = assemble.build_warm_start if phase == WARM_START else assemble.build_step
+    settings = build(run.config, run.policy, run.game)
+    optimizer = settings.optimizer if phase == WARM_START else settings.update.optimizer
+    shapes = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), run.policy.params, key=run.key)
+    return run.checkpoints.restore(with_shardings(shapes, state_shardings(run.policy.model, shapes, run.mesh)))
+
+
+def _place(run: _Run, state: TrainState) -> TrainState:
+    """Put a fresh state into its shardings, in memory of its own, so that donating it takes nobody else's arrays."""
+    shardings = state_shardings(run.policy.model, state, run.mesh)
+    return jax.jit(lambda leaves: jax.tree.map(lambda leaf: leaf.copy(), leaves), out_shardings=shardings)(state)
+
+
+@functools.cache
+def _jitted(function, *settings, donate: tuple[int, ...] = (0,), **static):
+    return jax.jit(functools.partial(function, *settings, **static), donate_argnums=donate)
