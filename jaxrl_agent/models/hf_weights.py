@@ -218,8 +218,9 @@ def _settle_tied_head(config: Qwen3Config, tensors: Mapping[str, Any]) -> dict[s
 def _same_content(one: Any, other: Any) -> bool:
     if one.get_shape() != other.get_shape():
         return False
-    starts = range(0, one.get_shape()[0], _COMPARED_ROWS)
-    return all(np.array_equal(one[i : i + _COMPARED_ROWS], other[i : i + _COMPARED_ROWS]) for i in starts)
+    rows = one.get_shape()[0]
+    blocks = [slice(start, min(start + _COMPARED_ROWS, rows)) for start in range(0, rows, _COMPARED_ROWS)]
+    return all(np.array_equal(one[block], other[block]) for block in blocks)
 
 
 def _check_tensors(shapes: Params, tensors: Mapping[str, Any], folder: Path) -> None:
