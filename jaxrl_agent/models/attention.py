@@ -25,7 +25,7 @@ _MASKED = -1e30
 _CPU_CACHE_BYTES = 4 << 20
 
 # Longer rows are attended in blocks of queries, so that no [L, L] scores exist at once.
-_QUERY_BLOCK = 1024
+_QUERY_BLOCK = 512
 
 
 def causal_attention(q_BLHE: jax.Array, k_BLKE: jax.Array, v_BLKE: jax.Array, *, implementation: str) -> jax.Array:
@@ -101,9 +101,10 @@ def _prefers_single_rows(score_bytes: int) -> bool:
 def _in_query_blocks(q_BLHE: jax.Array, k_BKLE: jax.Array, v_BKLE: jax.Array) -> jax.Array:
     batch, length, *heads_and_size = q_BLHE.shape
     blocks = -(-length // _QUERY_BLOCK)
-    q_BLHE = jnp.pad(q_BLHE, ((0, 0), (0, blocks * _QUERY_BLOCK - length), (0, 0), (0, 0)))
-    q_NBCHE = q_BLHE.reshape(batch, blocks, _QUERY_BLOCK, *heads_and_size).swapaxes(0, 1)
-    positions_N1C = jnp.arange(blocks * _QUERY_BLOCK, dtype=jnp.int32).reshape(blocks, 1, _QUERY_BLOCK)
+    size = -(-length // blocks)  # blocks of equal size, so that hardly any padding is computed
+    q_BLHE = jnp.pad(q_BLHE, ((0, 0), (0, blocks * size - length), (0, 0), (0, 0)))
+    q_NBCHE = q_BLHE.reshape(batch, blocks, size, *heads_and_size).swapaxes(0, 1)
+    positions_N1C = jnp.arange(blocks * size, dtype=jnp.int32).reshape(blocks, 1, size)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def attend_block(block):
