@@ -42,8 +42,16 @@ class Key:
     slot: int | None = None
 
     def swatch(self) -> str:
-        """A short piece of the line with its mark, or a patch of the colour."""
-        if self.slot is None:
+        """A short piece of the line with its mark, a patch of the colour, or the steps of a heat map."""
+        if self.class_ == "heat-scale":
+            cells = (
+                svg.tag(
+                    "rect", x=5.2 * i, y=1, width=4.6, height=10, class_="heat", fill_opacity=svg.heat_opacity(i / 4)
+                )
+                for i in range(5)
+            )
+            content = "".join(cells)
+        elif self.slot is None:
             content = svg.tag("rect", x=1, y=1, width=24, height=10, rx=2, class_=f"share {self.class_}")
         else:
             line = svg.tag("path", d="M0 6H26", class_=f"line {self.class_}")

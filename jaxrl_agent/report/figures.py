@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from jaxrl_agent.report import svg
@@ -9,6 +10,7 @@ from jaxrl_agent.report.figure import Figure, Key, Table
 from jaxrl_agent.report.load import Run
 from jaxrl_agent.report.panels import Interval, IntervalPanel, LinePanel, Series
 from jaxrl_agent.report.surface import Cell, Surface
+from jaxrl_agent.run_dir import Json
 from jaxrl_agent.statistics import Estimate
 
 INTERVALS = (
@@ -19,6 +21,7 @@ PASS_AT_KT = (
     "Pass@(K,T): probability that at least one of K independent attempts succeeds when each may use T turns; the "
     "unbiased estimate from {n} samples of each of {p} tasks."
 )
+_HEADROOM = ("T", "T_fraction", "optimal", "infeasible_share", "success", "headroom", "ci_low", "ci_high")
 
 
 def _keys(runs: Sequence[Run]) -> tuple[Key, ...]:
@@ -209,7 +212,7 @@ def headroom_figure(surface: Surface) -> Figure | None:
 
     optimal = Series("best possible", optimal_slot, [x["T"] for x in best], [x["optimal"] for x in best])
     reached = [series(run, "success") for run in known]
-    left = tuple(series(run, "headroom") for run in known)
+    left = tuple(_with_interval(series(run, "headroom"), rows[run.name]) for run in known)
     label, x_axis = f"turns allowed, T (of {known[0].t_max})", _turns_axis(surface)
     return Figure(
         key="headroom",
@@ -223,20 +226,36 @@ def headroom_figure(surface: Surface) -> Figure | None:
             "Left: no policy can pass the dashed line. Right: how much of it each run leaves, lower is better; a low "
             "success with little headroom is the budget's doing, not the policy's."
         ),
-        definition=" ".join(sorted({str(run.evaluation["headroom"].get("definition", "")) for run in known})).strip(),
+        definition=_headroom_definition(known, best),
         table=Table(
-            ("run", "T", "T_fraction", "optimal", "success", "headroom"),
-            tuple(
-                (run.name, x["T"], x.get("T_fraction"), x["optimal"], x["success"], x["headroom"])
-                for run in known
-                for x in rows[run.name]
-            ),
+            ("run", *_HEADROOM),
+            tuple((run.name, *(row.get(key) for key in _HEADROOM)) for run in known for row in rows[run.name]),
         ),
     )
 
 
+def _with_interval(series: Series, rows: Sequence[Json]) -> Series:
+    """The line with its band, if the evaluation has one."""
+    if any(row.get("ci_low") is None or row.get("ci_high") is None for row in rows):
+        return series
+    return dataclasses.replace(series, lows=[row["ci_low"] for row in rows], highs=[row["ci_high"] for row in rows])
+
+
+def _headroom_definition(known: Sequence[Run], rows: Sequence[Json]) -> str:
+    """The definition that the evaluation stored, and how many tasks no policy can solve."""
+    stored = dict.fromkeys(str(run.evaluation["headroom"].get("definition", "")).rstrip(". ") for run in known)
+    text = "; ".join(stored) + "."
+    infeasible = [
+        f"{100 * row['infeasible_share']:.1f}% at T = {row['T']}" for row in rows if row.get("infeasible_share")
+    ]
+    if infeasible:
+        text += f" Tasks that nobody can solve within T stay in the mean: {', '.join(infeasible)}."
+    return text
+
+
 def _headroom_panel(title: str, label: str, x_axis: svg.Axis, series: tuple[Series, ...], *, bounds) -> LinePanel:
-    y_axis = svg.nice_axis([y for s in series for y in s.ys], include=(0.0,), text=svg.percent, bounds=bounds)
+    ends = [y for s in series for y in (*s.ys, *(s.lows or ()), *(s.highs or ()))]
+    y_axis = svg.nice_axis(ends, include=(0.0,), text=svg.percent, bounds=bounds)
     return LinePanel(title, label, x_axis, y_axis, series, marks=True, text=lambda value: f"{100 * value:.1f}%")
 
 

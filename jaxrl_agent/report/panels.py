@@ -168,7 +168,7 @@ class SharePanel:
 
 @dataclasses.dataclass(frozen=True)
 class HeatPanel:
-    """A grid of cells, stronger in colour where the value is larger; `rows` from bottom to top."""
+    """A grid of shares in 0..1, stronger in colour where they are larger; `rows` from bottom to top."""
 
     title: str
     x_label: str
@@ -176,11 +176,6 @@ class HeatPanel:
     edges: Sequence[float]  # one more than there are columns
     rows: tuple[str, ...]
     values: Sequence[Sequence[Number]]  # [row][column]
-
-    @property
-    def largest(self) -> float:
-        """The value of the strongest cell."""
-        return max((v for row in self.values for v in row if v is not None), default=0.0)
 
     def render(self) -> str:
         """SVG of the panel, no taller than its rows need."""
@@ -192,9 +187,9 @@ class HeatPanel:
             parts.append(svg.label(name, svg.LEFT - 7, y + step / 2 + 3.8, anchor="end"))
             for left, right, value in zip(self.edges[:-1], self.edges[1:], row, strict=True):
                 x, end = self.x_axis.x(left), self.x_axis.x(right)
-                text = f"{name}, updates {left:g} to {right:g}: {'none' if value is None else f'{value:.2f}'}"
+                text = f"{name}, updates {left:g} to {right:g}: {'none' if value is None else svg.percent(value)}"
                 cell = {"x": x, "y": y + 0.75, "width": end - x - 1.0, "height": step - 1.5}
-                opacity = 0.0 if value is None else 0.06 + 0.94 * min(1.0, value / (self.largest or 1.0))
+                opacity = 0.0 if value is None else svg.heat_opacity(value)
                 parts.append(tag("rect", tag("title", html.escape(text)), **cell, class_="heat", fill_opacity=opacity))
         for value, text in self.x_axis.ticks:
             parts.append(svg.label(text, self.x_axis.x(value), bottom + 16))

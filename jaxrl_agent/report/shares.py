@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -72,68 +71,59 @@ def stop_reason_figure(runs: Sequence[Run]) -> Figure | None:
     )
 
 
-def _by_budget(row: Json) -> dict[str, float]:
-    values = row.get("effective_groups_by_budget") or {}
-    if isinstance(values, list):
-        values = {f"{10 * (i + 1)}%": v for i, v in enumerate(values)}
-    return {str(k): float(v) for k, v in values.items() if isinstance(v, (int, float))}
+def _by_level(row: Json) -> list[tuple[int, float, float]]:
+    """(per cent of t_max, effective groups, groups) of each budget level that this update drew."""
+    effective, groups = row.get("effective_groups_by_budget") or [], row.get("groups_by_budget") or []
+    levels = range(len(groups))
+    return [
+        (round(100 * (i + 1) / len(groups)), useful, n)
+        for i, useful, n in zip(levels, effective, groups, strict=True)
+        if n
+    ]
 
 
 def effective_groups_figure(runs: Sequence[Run]) -> Figure | None:
-    """Groups with a spread of reward, by budget, along training."""
-    runs = [run for run in runs if any(_by_budget(row) for row in run.metrics)]
+    """Share of groups with a spread of reward, by budget, along training."""
+    runs = [run for run in runs if any(_by_level(row) for row in run.metrics)]
     if not runs:
         return None
-    binned = {run.name: _bin_groups(run) for run in runs}
     panels = []
     for run in runs:
-        edges, grid = binned[run.name]
-        panel = HeatPanel(run.name, "update", updates_axis([run]), edges, tuple(grid), tuple(grid.values()))
-        panels.append(dataclasses.replace(panel, title=f"{run.name}: up to {panel.largest:.3g} groups an update"))
+        edges, grid = _bin_groups(run)
+        names = tuple(f"{level}%" for level in grid)
+        panels.append(HeatPanel(run.name, "update", updates_axis([run]), edges, names, tuple(grid.values())))
     rows = tuple(
-        (run.name, row["update"], budget, value)
+        (run.name, row["update"], level / 100, useful, n)
         for run in runs
         for row in run.metrics
-        for budget, value in sorted(_by_budget(row).items(), key=_budget_order)
+        for level, useful, n in _by_level(row)
     )
     return Figure(
         key="training-effective-groups",
         title="Where the gradient comes from: groups with a spread of reward, by budget",
         panels=tuple(panels),
-        keys=(),
+        keys=(Key("none to all groups of a budget", "heat-scale"),),
         reading=(
-            "Each row is a training budget; the stronger a cell's colour, the more groups of an update taught "
-            "something. Every panel has its own scale, from none to the number in its title."
+            "Each row is a training budget in per cent of the largest; the stronger a cell's colour, the more of its "
+            "groups taught something. A row that fades has been learned, or given up."
         ),
         definition=(
             "A group is effective if its trajectories do not all earn the same reward; only such groups have a "
-            f"gradient. Cells average up to {HEAT_COLUMNS} equal spans of training."
+            f"gradient. Cells pool the groups of up to {HEAT_COLUMNS} equal spans of training."
         ),
-        table=Table(("run", "update", "budget", "effective_groups"), rows),
+        table=Table(("run", "update", "budget_fraction", "effective_groups", "groups"), rows),
     )
 
 
-def _budget_order(item: tuple[str, float]) -> tuple[float, str]:
-    try:
-        return float(item[0].rstrip("%")), item[0]
-    except ValueError:
-        return math.inf, item[0]
-
-
-def _bin_groups(run: Run) -> tuple[list[float], dict[str, list[float | None]]]:
-    """Edges of the columns, and for each budget the mean of each column."""
-    rows = [_by_budget(row) for row in run.metrics]
-    budgets = [name for name, _ in sorted({(b, 0.0) for row in rows for b in row}, key=_budget_order)]
+def _bin_groups(run: Run) -> tuple[list[float], dict[int, list[float | None]]]:
+    """Edges of the columns, and for each budget level the share of effective groups in each column."""
+    rows = [{level: (useful, n) for level, useful, n in _by_level(row)} for row in run.metrics]
     columns = min(HEAT_COLUMNS, len(rows))
     cuts = [round(i * len(rows) / columns) for i in range(columns + 1)]
-    grid = {
-        budget: [_mean([row[budget] for row in rows[a:b] if budget in row]) for a, b in itertools.pairwise(cuts)]
-        for budget in budgets
-    }
-    grid = {budget: values for budget, values in grid.items() if any(values)}  # the others were never drawn
+    grid: dict[int, list[float | None]] = {level: [] for level in sorted({level for row in rows for level in row})}
+    for level, shares in grid.items():
+        for a, b in itertools.pairwise(cuts):
+            useful, n = (sum(row[level][i] for row in rows[a:b] if level in row) for i in (0, 1))
+            shares.append(useful / n if n else None)
     first = run.metrics[0]["update"]
     return [float(first + cut - 1) for cut in cuts], grid
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -188,6 +188,11 @@ def marker(slot: int, x: float, y: float, size: float = 3.6) -> str:
     return tag("polygon", points=corners, class_="mark")
 
 
+def heat_opacity(value: float) -> float:
+    """Opacity of a share in a heat map; a share of 0 stays visible, unlike a cell without data."""
+    return 0.06 + 0.94 * value
+
+
 def drawing(content: str, description: str, *, height: float = HEIGHT) -> str:
     """The svg element; `description` is what a screen reader says."""
     return tag(

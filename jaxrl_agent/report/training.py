@@ -32,6 +32,8 @@ REWARD = (
     Curve("trajectory_reward", "Trajectory reward"),
     Curve("success", "Success", svg.percent),
     Curve("turns", "Turns used by a trajectory", include=(0.0,)),
+    Curve("optimal_share", "Turns with a best action", svg.percent),
+    Curve("invalid_share", "Turns wasted on unusable replies", svg.percent, include=(0.0,)),
 )
 STEP_REWARD = (
     Curve("step_reward_first_turn", "first turn only"),
@@ -44,7 +46,7 @@ HEALTH = (
     Curve("reference_kl", "KL from the reference policy, nats", include=(0.0,)),
     Curve("clip_fraction", "Tokens whose ratio is clipped", svg.percent, include=(0.0,)),
     Curve("sampler_trainer_max_diff", f"Largest |sampler {svg.MINUS} trainer| log-probability", log=True),
-    Curve("zero_variance_groups", "Groups without any spread of reward", include=(0.0,)),
+    Curve("zero_variance_groups", "Groups without any spread of reward", svg.percent, include=(0.0,)),
     Curve("grad_norm", "Gradient norm before clipping", include=(0.0,)),
 )
 WARM_START = (
@@ -141,6 +143,11 @@ def reward_figure(runs: Sequence[Run]) -> Figure | None:
     curves = [curve for curve in REWARD if not (same and curve.key == "success")]
     definition = "Means over the trajectories of one update, sampled on training tasks under the training budgets. "
     definition += "A run that mixes budgets earns less than one that always has the full budget, at equal skill."
+    if any(_has(run.metrics, "optimal_share") for run in trained):
+        definition += (
+            " A best action is judged by exact values of the true map: on a foggy lake a look counts as a turn lost, "
+            "however sensible it was."
+        )
     if same:
         definition += " Success is equal to the trajectory reward in every update."
     return _curves_figure("training-reward", "Reward along training", curves, runs, definition=definition)

@@ -94,7 +94,8 @@ def _metrics(name: str, spec: FakeSpec, rng: np.random.Generator) -> list[Json]:
         noise = rng.standard_normal(6)
         reward = float(np.clip((0.62 if mixed else 0.74) + 0.22 * progress + 0.03 * noise[0], 0, 1))
         in_budget = (1 - reward) * (0.7 if mixed else 0.4)
-        fractions = range(1, 11) if mixed else (10,)
+        groups = rng.multinomial(16, [0.1] * 10 if mixed else [0.0] * 9 + [1.0]).astype(float)
+        effective = rng.binomial(groups.astype(int), 0.8 - 0.3 * progress).astype(float)
         rows.append(
             {
                 "update": update,
@@ -110,11 +111,11 @@ def _metrics(name: str, spec: FakeSpec, rng: np.random.Generator) -> list[Json]:
                 "entropy": float(0.9 - 0.6 * progress + 0.02 * noise[5]),
                 "clip_fraction": float(abs(0.02 + 0.01 * noise[4])),
                 "sampler_trainer_max_diff": float(4e-6 * np.exp(0.3 * noise[1])),
-                "zero_variance_groups": int(rng.binomial(16, 0.25 + 0.3 * progress)),
-                "effective_groups_by_budget": {
-                    str((f * spec.t_max + 9) // 10): int(rng.binomial(2 if mixed else 16, 0.8 - 0.3 * progress))
-                    for f in fractions
-                },
+                "optimal_share": float(0.7 - (0.05 if mixed else 0.2) * progress + 0.01 * noise[2]),
+                "invalid_share": float(0.02 * np.exp(-5 * progress)),
+                "zero_variance_groups": float(1 - effective.sum() / groups.sum()),
+                "effective_groups_by_budget": effective.tolist(),
+                "groups_by_budget": groups.tolist(),
                 "stop_reasons": {"success": reward, "budget": in_budget, "failure": 1 - reward - in_budget},
                 "tokens_per_s": float(105e3 + 3e3 * noise[0]) if update > 1 else 9e3,
                 "seconds": {"rollout": 0.08 if update > 1 else 1.0, "logprobs": 0.03, "update": 0.18},
@@ -180,15 +181,18 @@ def _headroom(runs: list[Json], boards: list[tuple[str, ...]], spec: FakeSpec) -
     shortest = np.array([_distances(board)["".join(board).index("S")] for board in boards])
     rows = []
     for turns in _turns_evaluated(spec):
-        success = float((_successes(runs, turns, spec) / spec.n_samples).mean())
-        optimal = float((shortest <= turns).mean())
+        success_P = _successes(runs, turns, spec) / spec.n_samples
+        gap = bootstrap_mean((shortest <= turns) - success_P)
         rows.append(
             {
                 "T": turns,
                 "T_fraction": turns / spec.t_max,
-                "optimal": optimal,
-                "success": success,
-                "headroom": optimal - success,
+                "optimal": float((shortest <= turns).mean()),
+                "infeasible_share": float((shortest > turns).mean()),
+                "success": float(success_P.mean()),
+                "headroom": gap.estimate,
+                "ci_low": gap.low,
+                "ci_high": gap.high,
             }
         )
     return {"by_T": rows, "definition": "Best possible: share of maps whose shortest safe path fits into T turns."}

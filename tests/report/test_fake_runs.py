@@ -29,7 +29,8 @@ def test_metrics_have_every_key_of_the_format(pristine_runs):
     keys = (
         "update trajectory_reward step_reward_pooled step_reward_mean_of_means step_reward_first_turn loss kl entropy"
     )
-    keys += " clip_fraction sampler_trainer_max_diff zero_variance_groups effective_groups_by_budget turns stop_reasons"
+    keys += " clip_fraction sampler_trainer_max_diff zero_variance_groups effective_groups_by_budget groups_by_budget"
+    keys += " turns stop_reasons"
     keys += " tokens_per_s seconds compiles success"
     for row in RunDir.open(pristine_runs["grpo"]).metrics():
         assert set(keys.split()) <= set(row)

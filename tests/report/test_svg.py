@@ -112,9 +112,8 @@ def test_shares_are_stacked_up_to_one():
 
 
 def test_a_heat_map_is_strongest_at_its_largest_value_and_empty_where_nothing_is_known():
-    panel = HeatPanel("grpo", "update", AXIS, [0, 5, 10], ("4", "16"), ((1.0, 2.0), (None, 4.0)))
-    drawn = panel.render()
-    assert panel.largest == 4.0
+    drawn = HeatPanel("grpo", "update", AXIS, [0, 5, 10], ("40%", "100%"), ((0.25, 0.5), (None, 1.0))).render()
+    assert "<title>40%, updates 5 to 10: 50%</title>" in drawn
     assert drawn.count('class="heat"') == 4
     assert drawn.count('fill-opacity="1"') == 1
     assert drawn.count('fill-opacity="0"') == 1

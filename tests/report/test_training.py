@@ -80,18 +80,21 @@ def test_counts_of_stop_reasons_become_shares():
     assert figure.table.rows == (("grpo", 1, 0.75, 0.25),)
 
 
-def test_effective_groups_are_averaged_over_spans_and_sorted_by_budget():
-    rows = [{"update": i, "effective_groups_by_budget": {"16": i, "4": 1, "8": 0}} for i in range(1, 25)]
+def test_effective_groups_are_pooled_over_spans_of_training():
+    rows = [
+        {"update": i, "effective_groups_by_budget": [0, 1, 0, i % 2], "groups_by_budget": [0, 2, 1, 3]}
+        for i in range(1, 25)
+    ]
     panel = effective_groups_figure([run(metrics=rows)]).panels[0]
-    assert panel.rows == ("4", "16")
-    assert list(panel.values[1]) == pytest.approx([i + 0.5 for i in range(1, 25, 2)])
+    assert panel.rows == ("50%", "75%", "100%")
+    assert [set(values) for values in panel.values] == [{0.5}, {0.0}, {1 / 6}]
     assert list(panel.edges) == [float(e) for e in range(0, 25, 2)]
-    assert "up to 23.5 groups" in panel.title
 
 
-def test_a_list_of_effective_groups_is_named_by_its_tenths():
-    rows = [{"update": 1, "effective_groups_by_budget": [0, 2] + [1] * 8}]
-    assert effective_groups_figure([run(metrics=rows)]).panels[0].rows == tuple(f"{10 * i}%" for i in range(2, 11))
+def test_a_span_in_which_a_budget_was_not_drawn_is_empty():
+    rows = [{"update": i, "effective_groups_by_budget": [1, 0], "groups_by_budget": [1, i - 1]} for i in (1, 2)]
+    panel = effective_groups_figure([run(metrics=rows)]).panels[0]
+    assert panel.values == ([1.0, 1.0], [None, 0.0])
 
 
 def test_a_shared_warm_start_is_drawn_once_under_all_its_names():
