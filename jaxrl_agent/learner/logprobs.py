@@ -3,7 +3,7 @@
 Two savings, in this order: gather the positions that are wanted (a policy writes a part of its row only), then
 project them to the vocabulary a chunk at a time and recompute the chunk in the backward pass.
 
-Beside the package's dimension key: `G` gathered positions of a row, `C` of them in a chunk, `Z` chunks.
+Beside the package's dimension key: `W` positions gathered from a row, `C` of them in a chunk, `Z` chunks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from jaxrl_agent.errors import ArgumentError
 from jaxrl_agent.models.qwen3 import Params, Qwen3Config, hidden_states, output_logits
 from jaxrl_agent.parallel.rules import LOGICAL_AXES, constrain
 
-_CHUNK_LOGITS = 2**25  # float32 logits of a chunk on one device: 128 MiB, 220 tokens of Qwen3's vocabulary
+# Float32 logits of a chunk on one device. A CPU is fastest while they stay near its cache (16 MiB: 27 tokens of
+# Qwen3's vocabulary); an accelerator needs enough tokens to pay for reading the head (256 MiB: 441 tokens).
+_CHUNK_LOGITS_CPU, _CHUNK_LOGITS = 2**22, 2**26
 
 
 def token_logprobs(
@@ -59,9 +61,7 @@ def _token_logprobs(config, params, tokens_BL, lengths_B, *, temperature):
     hidden_BLD = hidden_states(config, params, tokens_BL, lengths_B)
     positions_BL = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))
     valid_BL = positions_BL < lengths_B[:, None]
-    return selected_logprobs(
-        config, params, hidden_BLD, tokens_BL, positions_BL, valid_BL, temperature=temperature
-    )[0]
+    return selected_logprobs(config, params, hidden_BLD, tokens_BL, positions_BL, valid_BL, temperature=temperature)[0]
 
 
 def selected_logprobs(
@@ -69,8 +69,8 @@ def selected_logprobs(
     params: Params,
     hidden_BLD: jax.Array,
     tokens_BL: jax.Array,
-    positions_BG: jax.Array,
-    valid_BG: jax.Array,
+    positions_BW: jax.Array,
+    valid_BW: jax.Array,
     *,
     temperature: float = 1.0,
     chunk_tokens: int | None = None,
@@ -84,34 +84,35 @@ def selected_logprobs(
         params: parameters; the output head alone is read.
         hidden_BLD: [B, L, D] final hidden states, as `hidden_states` returns them.
         tokens_BL: [B, L] int32 token ids.
-        positions_BG: [B, G] int32 in 0 .. L-1, positions of the tokens to score, see `positions_from_mask`.
-        valid_BG: [B, G] bool, False on filler.
+        positions_BW: [B, W] int32 in 0 .. L-1, positions of the tokens to score, see `positions_from_mask`.
+        valid_BW: [B, W] bool, False on filler.
         temperature: static.
         chunk_tokens: static, tokens whose logits exist at one time, over all devices; chosen by size unless given.
 
     Returns:
-        logprobs_BG and entropy_BG, [B, G] float32 (nats); 0 where `valid_BG` is False or the position is 0.
+        logprobs_BW and entropy_BW, [B, W] float32 (nats); 0 where `valid_BW` is False or the position is 0.
 
     Raises:
         ArgumentError: temperature not above 0, chunk_tokens below 1.
     """
-    chex.assert_rank([hidden_BLD, tokens_BL, positions_BG], [3, 2, 2])
-    chex.assert_equal_shape([positions_BG, valid_BG])
+    chex.assert_rank([hidden_BLD, tokens_BL, positions_BW], [3, 2, 2])
+    chex.assert_equal_shape([positions_BW, valid_BW])
     _check_temperature(temperature)
-    rows, width = positions_BG.shape
+    rows, width = positions_BW.shape
     columns = _chunk_columns(config.vocab_size, rows, width, chunk_tokens)
-    hidden_BGD = jnp.take_along_axis(hidden_BLD, jnp.maximum(positions_BG - 1, 0)[..., None], axis=1, mode="clip")
-    hidden_BGD = constrain(hidden_BGD, ("batch", None, None))
-    targets_BG = jnp.take_along_axis(tokens_BL, positions_BG, axis=1, mode="clip")
-    score = functools.partial(_score, config, float(temperature), _whole_head(config, params))
+    hidden_BWD = jnp.take_along_axis(hidden_BLD, jnp.maximum(positions_BW - 1, 0)[..., None], axis=1, mode="clip")
+    hidden_BWD = constrain(hidden_BWD, ("batch", None, None))
+    targets_BW = jnp.take_along_axis(tokens_BL, positions_BW, axis=1, mode="clip")
+    score = functools.partial(_score, config, _whole_head(config, params), temperature)
     if columns >= width:
-        scores_BG = score(hidden_BGD, targets_BG)
+        scores_BW = score((hidden_BWD, targets_BW))
     else:
-        chunks = (_to_chunks(hidden_BGD, columns), _to_chunks(targets_BG, columns))
-        scores_ZBC = jax.lax.map(lambda chunk: score(*chunk), chunks)
-        scores_BG = jax.tree.map(lambda chunks_ZBC: _from_chunks(chunks_ZBC, width), scores_ZBC)
-    wanted_BG = valid_BG & (positions_BG > 0)
-    return jax.tree.map(lambda values_BG: jnp.where(wanted_BG, values_BG, 0.0), scores_BG)
+        chunks = (_to_chunks(hidden_BWD, columns), _to_chunks(targets_BW, columns))
+        # Without the checkpoint every chunk would leave its logits behind for the backward pass.
+        scores_ZBC = jax.lax.map(jax.checkpoint(score, prevent_cse=False), chunks)
+        scores_BW = jax.tree.map(lambda values_ZBC: _from_chunks(values_ZBC, width), scores_ZBC)
+    wanted_BW = valid_BW & (positions_BW > 0)
+    return jax.tree.map(lambda values_BW: jnp.where(wanted_BW, values_BW, 0.0), scores_BW)
 
 
 def positions_from_mask(loss_mask_BL: jax.Array, width: int) -> tuple[jax.Array, jax.Array]:
@@ -121,12 +122,12 @@ def positions_from_mask(loss_mask_BL: jax.Array, width: int) -> tuple[jax.Array,
 
     Args:
         loss_mask_BL: [B, L] bool.
-        width: static, G; at least the largest number of True entries of a row (see `selection_width`), or the
+        width: static, W; at least the largest number of True entries of a row (see `selection_width`), or the
             last ones are left out.
 
     Returns:
-        positions_BG: [B, G] int32, filler somewhere in the row.
-        valid_BG: [B, G] bool, False on filler.
+        positions_BW: [B, W] int32, filler somewhere in the row.
+        valid_BW: [B, W] bool, False on filler.
 
     Raises:
         ArgumentError: width outside 1 .. L.
@@ -155,51 +156,21 @@ def selection_width(loss_mask_BL: np.ndarray, *, multiple: int = 32) -> int:
     return min(math.ceil(max(fullest, 1) / multiple) * multiple, mask_BL.shape[1])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _score(
-    config: Qwen3Config, temperature: float, head: Params, hidden_BCD: jax.Array, targets_BC: jax.Array
+    config: Qwen3Config, head: Params, temperature: float, chunk: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probability of the targets and entropy of their distributions, for one chunk.
-
-    The derivative is written out, d logprob / d z = 1[target] - p and d entropy / d z = -p (log p + entropy) with
-    z = logits / temperature, because it needs nothing of size V from the forward pass: the backward pass projects
-    again and is left with one elementwise pass and two matmuls, where autodiff holds five arrays of size V.
-    """
-    return _score_forward(config, temperature, head, hidden_BCD, targets_BC)[0]
-
-
-def _score_forward(config, temperature, head, hidden_BCD, targets_BC):
-    scaled_BCV = _scaled_logits(config, temperature, head, hidden_BCD)
-    peak_BC = jnp.max(scaled_BCV, axis=-1)
-    shifted_BCV = scaled_BCV - peak_BC[..., None]
+    """Log-probability of the targets and entropy of their distributions, for one chunk."""
+    hidden_BCD, targets_BC = chunk
+    scaled_BCV = constrain(output_logits(config, head, hidden_BCD) / temperature, ("batch", None, "vocab"))
+    shifted_BCV = scaled_BCV - jax.lax.stop_gradient(jnp.max(scaled_BCV, axis=-1, keepdims=True))
     weights_BCV = jnp.exp(shifted_BCV)
     mass_BC = jnp.sum(weights_BCV, axis=-1)
-    entropy_BC = jnp.log(mass_BC) - jnp.sum(weights_BCV * shifted_BCV, axis=-1) / mass_BC
-    log_norm_BC = peak_BC + jnp.log(mass_BC)
-    target_BC = jnp.sum(jnp.where(_is_target(config, targets_BC), scaled_BCV, 0.0), axis=-1)
-    return (target_BC - log_norm_BC, entropy_BC), (head, hidden_BCD, targets_BC, log_norm_BC, entropy_BC)
-
-
-def _score_backward(config, temperature, residuals, cotangents):
-    head, hidden_BCD, targets_BC, log_norm_BC, entropy_BC = residuals
-    from_logprob_BC, from_entropy_BC = cotangents
-    scaled_BCV, pull_back = jax.vjp(functools.partial(_scaled_logits, config, temperature), head, hidden_BCD)
-    logp_BCV = scaled_BCV - log_norm_BC[..., None]
-    towards_BCV = from_logprob_BC[..., None] + from_entropy_BC[..., None] * (logp_BCV + entropy_BC[..., None])
-    at_target_BCV = jnp.where(_is_target(config, targets_BC), from_logprob_BC[..., None], 0.0)
-    return *pull_back(at_target_BCV - jnp.exp(logp_BCV) * towards_BCV), None
-
-
-_score.defvjp(_score_forward, _score_backward)
-
-
-def _scaled_logits(config: Qwen3Config, temperature: float, head: Params, hidden_BCD: jax.Array) -> jax.Array:
-    return constrain(output_logits(config, head, hidden_BCD) / temperature, ("batch", None, "vocab"))
-
-
-def _is_target(config: Qwen3Config, targets_BC: jax.Array) -> jax.Array:
-    """[B, C, V] bool; a masked sum instead of a gather keeps a split vocabulary split."""
-    return jnp.arange(config.vocab_size, dtype=jnp.int32) == targets_BC[..., None]
+    log_mass_BC = jnp.log(mass_BC)
+    # A masked sum instead of a gather: its transpose is no scatter, and a split vocabulary stays split.
+    is_target_BCV = jnp.arange(config.vocab_size, dtype=jnp.int32) == targets_BC[..., None]
+    target_BC = jnp.sum(jnp.where(is_target_BCV, shifted_BCV, 0.0), axis=-1)
+    mean_BC = jnp.sum(weights_BCV * shifted_BCV, axis=-1) / mass_BC
+    return target_BC - log_mass_BC, log_mass_BC - mean_BC
 
 
 def _whole_head(config: Qwen3Config, params: Mapping[str, Any]) -> Params:
@@ -210,21 +181,22 @@ def _whole_head(config: Qwen3Config, params: Mapping[str, Any]) -> Params:
 
 
 def _chunk_columns(vocabulary: int, rows: int, width: int, chunk_tokens: int | None) -> int:
-    """Columns of `[B, G]` that one chunk holds; cutting columns, not rows, keeps the batch axis split."""
+    """Columns of `[B, W]` that one chunk holds; cutting columns, not rows, keeps the batch axis split."""
     if chunk_tokens is None:
         mesh = jax.sharding.get_abstract_mesh()
         shards = math.prod(mesh.shape.get(axis, 1) for axis in LOGICAL_AXES["batch"])
-        chunk_tokens = max(1, shards * _CHUNK_LOGITS // vocabulary)
+        logits = _CHUNK_LOGITS_CPU if jax.default_backend() == "cpu" else _CHUNK_LOGITS
+        chunk_tokens = max(1, shards * logits // vocabulary)
     if chunk_tokens < 1:
         raise ArgumentError("chunk_tokens must be at least 1", value=chunk_tokens)
     chunks = math.ceil(width / max(1, chunk_tokens // rows))
     return math.ceil(width / chunks)
 
 
-def _to_chunks(values_BGx: jax.Array, columns: int) -> jax.Array:
-    rows, width, *rest = values_BGx.shape
+def _to_chunks(values_BWx: jax.Array, columns: int) -> jax.Array:
+    rows, width, *rest = values_BWx.shape
     padding = ((0, 0), (0, -width % columns)) + ((0, 0),) * len(rest)
-    return jnp.moveaxis(jnp.pad(values_BGx, padding).reshape(rows, -1, columns, *rest), 1, 0)
+    return jnp.moveaxis(jnp.pad(values_BWx, padding).reshape(rows, -1, columns, *rest), 1, 0)
 
 
 def _from_chunks(chunks_ZBC: jax.Array, width: int) -> jax.Array:
