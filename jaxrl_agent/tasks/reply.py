@@ -155,7 +155,8 @@ def _next_name(state: tuple, char: str, opening: str, closing: str, actions: Seq
     if blank and done == 0:
         return state
     if char != closing[done]:
-        return restart
+        opens = done == 1 and char == opening[1]  # the "<" behind the name began another tag
+        return ("open", 2) if opens else restart
     return ("close", word, done + 1) if done + 1 < len(closing) else ("accepted", word)
 
 
