@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import operator
 import typing
 from typing import Any
 
@@ -18,10 +20,19 @@ from jaxrl_agent.errors import ConfigError
 VISIBILITIES = ("hidden", "total", "remaining")
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm")
 
+_BOUNDS = {
+    "low": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "high": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+}
 
-def setting(default: Any, text: str, *, unit: str = "", low: float | None = None, choices: tuple = ()) -> Any:
-    """A dataclass field with its help text, unit, smallest value and allowed choices."""
-    return dataclasses.field(default=default, metadata={"help": text, "unit": unit, "low": low, "choices": choices})
+
+def setting(default: Any, text: str, *, unit: str = "", choices: tuple = (), **bounds: float) -> Any:
+    """A dataclass field with its help text, unit, allowed choices, and bounds: low, above, high, below."""
+    return dataclasses.field(
+        default=default, metadata={"help": text, "unit": unit, "choices": choices, "bounds": bounds}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +52,8 @@ class LakeConfig:
     foggy: bool = setting(True, "hide the holes and add the action `look` (departs from the paper's four moves)")
     min_size: int = setting(4, "smallest side of a map", unit="cells", low=2)
     max_size: int = setting(4, "largest side of a map", unit="cells", low=2)
-    frozen_prob: float = setting(0.8, "probability that a cell is ice", low=0.0)
-    success_rate: float = setting(1.0, "probability of the intended direction", low=0.0)
+    frozen_prob: float = setting(0.8, "probability that a cell is ice", above=0.0, high=1.0)
+    success_rate: float = setting(1.0, "probability of the intended direction", above=0.0, high=1.0)
     start: str = setting("random", "where start and goal lie", choices=("corner", "random"))
     min_path: int = setting(2, "smallest shortest path", unit="moves", low=1)
     min_holes: int = setting(1, "fewest holes", unit="cells", low=0)
@@ -72,8 +83,8 @@ class RolloutConfig:
     prompts_per_update: int = setting(16, "groups in one update", unit="prompts", low=1)
     group_size: int = setting(8, "trajectories of one prompt", unit="trajectories", low=2)
     temperature: float = setting(1.0, "sampling temperature", low=0.0)
-    top_k: int = setting(0, "keep the k likeliest tokens; 0 keeps all", unit="tokens", low=0)
-    top_p: float = setting(1.0, "keep the smallest set with this probability", low=0.0)
+    top_k: int = setting(0, "keep the k likeliest tokens (the loss does not see it); 0 keeps all", unit="tokens", low=0)
+    top_p: float = setting(1.0, "keep the smallest set with this probability (as top_k)", above=0.0, high=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +92,8 @@ class BudgetConfig:
     """How each group's turn budget is drawn during training."""
 
     schedule: str = setting("fixed", "name in rollout.budget.BUDGET_SCHEDULES")
+    caps: tuple[int, ...] = setting((), "budgets of the stages, for schedule curriculum alone", unit="turns", low=1)
+    stage_updates: int = setting(50, "length of a stage, for schedule curriculum alone", unit="updates", low=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +119,9 @@ class OptimizerConfig:
     learning_rate: float = setting(7e-4, "peak learning rate", low=0.0)
     schedule: str = setting("constant", "shape after warm-up", choices=("constant", "linear", "cosine"))
     warmup: int = setting(0, "linear warm-up", unit="optimizer steps", low=0)
-    final_fraction: float = setting(0.0, "last learning rate over the peak, for linear and cosine", low=0.0)
-    b1: float = setting(0.9, "decay of the first moment", low=0.0)
-    b2: float = setting(0.99, "decay of the second moment", low=0.0)
+    final_fraction: float = setting(0.0, "last learning rate over the peak, for linear and cosine", low=0.0, high=1.0)
+    b1: float = setting(0.9, "decay of the first moment", low=0.0, below=1.0)
+    b2: float = setting(0.99, "decay of the second moment", low=0.0, below=1.0)
     eps: float = setting(1e-8, "added to the root of the second moment", low=0.0)
     weight_decay: float = setting(0.01, "decoupled decay of matrices", low=0.0)
     clip_norm: float = setting(1.0, "largest global gradient norm", low=0.0)
@@ -122,9 +135,9 @@ class WarmStartConfig:
     updates: int = setting(800, "supervised updates; 0 skips the warm start", unit="optimizer steps", low=0)
     batch: int = setting(48, "fresh demonstrations in one update", unit="trajectories", low=1)
     turns: int = setting(12, "length of a demonstration, not cut by the budget that it shows", unit="turns", low=1)
-    random_move: float = setting(0.05, "probability of a random action", low=0.0)
-    repeat_mistake: float = setting(0.5, "probability of another after a random, not optimal one", low=0.0)
-    look_base: float = setting(0.05, "probability of a look at budget 0", low=0.0)
+    random_move: float = setting(0.05, "probability of a random action", low=0.0, high=1.0)
+    repeat_mistake: float = setting(0.5, "probability of another after a random, not optimal one", low=0.0, high=1.0)
+    look_base: float = setting(0.05, "probability of a look at budget 0", low=0.0, high=1.0)
     look_slope: float = setting(0.5, "what a full budget adds to it", low=0.0)
     log_every: int = setting(20, "updates between logged lines", unit="optimizer steps", low=1)
     checkpoint_every: int = setting(200, "updates between checkpoints", unit="optimizer steps", low=1)
@@ -153,7 +166,9 @@ class EvaluationConfig:
     """Pass@(K,T) on held-out tasks."""
 
     samples: int = setting(16, "trajectories of each task and enforced budget", unit="trajectories", low=1)
-    budget_fractions: tuple[float, ...] = setting((0.25, 0.5, 0.75, 1.0), "enforced budgets over t_max")
+    budget_fractions: tuple[float, ...] = setting(
+        (0.25, 0.5, 0.75, 1.0), "enforced budgets over t_max", above=0.0, high=1.0
+    )
     rows: int = setting(512, "trajectories in one compiled batch", unit="trajectories", low=1)
 
 
@@ -259,8 +274,12 @@ def _checked(value: Any, expected: Any, metadata: Any, where: str) -> Any:
         raise ConfigError(f"{where} must be of type {expected.__name__}", value=value, remedy=metadata["help"] + ".")
     if metadata["choices"] and value not in metadata["choices"]:
         raise ConfigError(f"{where} must be one of {', '.join(metadata['choices'])}", value=value)
-    if metadata["low"] is not None and not value >= metadata["low"]:  # also refuses nan
-        raise ConfigError(f"{where} must be at least {metadata['low']}", value=value)
+    for bound, limit in metadata["bounds"].items():
+        holds, words = _BOUNDS[bound]
+        if not holds(value, limit):
+            raise ConfigError(f"{where} must be {words} {limit}", value=value)
+    if expected is float and not math.isfinite(value):  # JSON has no infinity to store
+        raise ConfigError(f"{where} must be finite", value=value)
     return value
 
 
@@ -273,11 +292,6 @@ def _check_consistency(config: Config) -> None:
             value=0.0,
             remedy="Greedy groups have no spread to learn from; use 1.0.",
         )
-    if not 0 < rollout.top_p <= 1:
-        raise ConfigError("config.rollout.top_p must lie in (0, 1]", value=rollout.top_p)
-    for name in ("frozen_prob", "success_rate"):
-        if not 0 < getattr(lake, name) <= 1:
-            raise ConfigError(f"config.task.lake.{name} must lie in (0, 1]", value=getattr(lake, name))
     if lake.min_size > lake.max_size or lake.min_holes > lake.max_holes:
         raise ConfigError("config.task.lake: a smallest value must not exceed its largest one", value=to_dict(lake))
     if rollout.prompts_per_update > task.n_train:
@@ -291,9 +305,8 @@ def _check_consistency(config: Config) -> None:
             f"config.train.mini_batches must divide the trajectories of an update ({config.trajectories_per_update})",
             value=config.train.mini_batches,
         )
-    for fraction in config.evaluation.budget_fractions:
-        if not 0 < fraction <= 1:
-            raise ConfigError("config.evaluation.budget_fractions must lie in (0, 1]", value=fraction)
+    if not config.evaluation.budget_fractions:
+        raise ConfigError("config.evaluation.budget_fractions must name at least one budget", value=())
 
 
 def describe(config: Any, path: str = "config") -> list[str]:
