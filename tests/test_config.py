@@ -84,7 +84,7 @@ def test_a_key_that_is_near_to_none_lists_all_of_them():
 
 
 def test_keys_below_a_setting_are_refused():
-    with pytest.raises(ConfigError, match="config.seed has no key"):
+    with pytest.raises(ConfigError, match=r"config.seed has no key"):
         check_key("seed.x")
 
 

@@ -92,10 +92,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 
 def test_a_missing_and_a_malformed_file_are_told_apart(tmp_path):
-    with pytest.raises(RunError, match="must exist.*x.json"):
+    with pytest.raises(RunError, match=r"must exist.*x.json"):
         read_json(tmp_path / "x.json")
     (tmp_path / "x.json").write_text("{")
-    with pytest.raises(RunError, match="must hold JSON.*x.json"):
+    with pytest.raises(RunError, match=r"must hold JSON.*x.json"):
         read_json(tmp_path / "x.json")
 
 
@@ -121,7 +121,7 @@ def test_versions_outside_a_repository_have_no_revision(monkeypatch):
 
 
 def test_a_folder_without_config_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="must hold config.json"):
+    with pytest.raises(RunError, match=r"must hold config.json"):
         RunDir.open(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_a_last_line_cut_by_a_crash_is_left_out_and_overwritten(run):
 
 def test_a_bad_line_in_the_middle_is_an_error_that_names_it(run):
     (run.path / "metrics.jsonl").write_text('{"update": 1}\nnonsense\n{"update": 3}\n')
-    with pytest.raises(RunError, match="line 2 must be JSON.*metrics.jsonl"):
+    with pytest.raises(RunError, match=r"line 2 must be JSON.*metrics.jsonl"):
         run.metrics()
 
 
