@@ -66,6 +66,14 @@ def check_names(config: Config) -> None:
             value=config.task.budget_visibility,
             remedy="An agent that is told its budget can act on it, which the marginal reward cannot see.",
         )
+
+
+def check_start(config: Config) -> None:
+    """Refuse to train from random weights without a warm start.
+
+    Raises:
+        ConfigError: no policy is named and there are no supervised updates.
+    """
     if not config.init and not config.warm_start.updates and config.train.updates:
         raise ConfigError(
             "reinforcement learning needs a policy that sometimes succeeds",

@@ -84,6 +84,7 @@ def train(config: Config, run_dir: str | Path, *, resume: bool = False, display:
         NonFiniteError: too many optimizer steps in a row were not finite.
     """
     assemble.check_names(config)
+    assemble.check_start(config)
     mesh = make_mesh(config.mesh)
     folder = _open(config, run_dir, resume=resume)
     with jax.set_mesh(mesh), display or Display() as display:

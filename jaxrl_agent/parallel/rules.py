@@ -24,7 +24,9 @@ LOGICAL_AXES: dict[str, tuple[str, ...]] = {
 Axes = Sequence[str | None]
 
 
-def partition_spec(axes: Axes, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+def partition_spec(
+    axes: Axes, shape: Sequence[int], mesh: Mesh | AbstractMesh, *, whole: Sequence[str] = ()
+) -> PartitionSpec:
     """Translate logical axes into a PartitionSpec that `shape` can carry on `mesh`.
 
     A mesh axis that does not divide its dimension is dropped (the dimension stays whole there),
@@ -34,6 +36,7 @@ def partition_spec(axes: Axes, shape: Sequence[int], mesh: Mesh | AbstractMesh) 
         axes: one logical name or None for each dimension.
         shape: the array's shape.
         mesh: mesh with axes `data`, `fsdp`, `tensor` (any subset).
+        whole: mesh axes over which nothing is split.
 
     Returns:
         The PartitionSpec, one entry for each dimension.
@@ -43,18 +46,24 @@ def partition_spec(axes: Axes, shape: Sequence[int], mesh: Mesh | AbstractMesh) 
         chosen: list[str] = []
         for axis in LOGICAL_AXES[name] if name else ():
             width = mesh.shape.get(axis, 1)
-            if width > 1 and size % (width * math.prod(mesh.shape[a] for a in chosen)) == 0:
+            if axis not in whole and width > 1 and size % (width * math.prod(mesh.shape[a] for a in chosen)) == 0:
                 chosen.append(axis)
         entries.append(tuple(chosen) or None)
     return PartitionSpec(*entries)
 
 
-def constrain(x: jax.Array, axes: Axes) -> jax.Array:
-    """Pin `x` to its logical axes under the mesh set by `jax.set_mesh`; a no-op without a mesh."""
+def constrain(x: jax.Array, axes: Axes, *, whole: Sequence[str] = ()) -> jax.Array:
+    """Pin `x` to its logical axes under the mesh set by `jax.set_mesh`; a no-op without a mesh.
+
+    Args:
+        x: array.
+        axes: one logical name or None for each dimension.
+        whole: mesh axes over which nothing is split.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
-    return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh))
+    return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh, whole=whole))
 
 
 def tree_shardings(axes_tree, shapes_tree, mesh: Mesh):

@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl_agent.errors import ArgumentError, ConfigError
 from jaxrl_agent.models.kv_cache import KVCache, gather_rows, init_cache
-from jaxrl_agent.models.qwen3 import Qwen3Config, extend, output_logits, unstack_layers
+from jaxrl_agent.models.qwen3 import Qwen3Config, extend, output_logits, param_axes, unstack_layers
 from jaxrl_agent.parallel.rules import constrain
 from jaxrl_agent.rollout import sampling
 from jaxrl_agent.rollout.token_rows import TokenRows, append, append_sampled, start_rows, to_batch
@@ -120,7 +121,12 @@ def collect(
 
     Returns:
         Rollout of P * G rows, group by group, rows of `min(context, positions of the model)` tokens.
+
+    Raises:
+        ArgumentError: the rows are no whole number of groups.
+        ConfigError: the model has no room for one turn.
     """
+    _check_inputs(config, task, data, instances_P, budgets_P, row_ids_B)
     static = _Static(config, task, settings)
     group = row_ids_B.shape[0] // instances_P.shape[0]
     repeat = functools.partial(jnp.repeat, repeats=group, total_repeat_length=row_ids_B.shape[0])
@@ -140,7 +146,32 @@ def collect(
     return _finish(loop, inputs, group, prompt_lengths_B=repeat(_prompts(static, data, instances_P, budgets_P)[1]))
 
 
+def _check_inputs(config: Qwen3Config, task: DeviceTask, data: Any, instances_P, budgets_P, row_ids_B) -> None:
+    rows, groups = row_ids_B.shape[0], instances_P.shape[0]
+    if rows % groups or budgets_P.shape != instances_P.shape:
+        raise ArgumentError(
+            "row_ids_B must hold the same number of rows for every entry of instances_P, and budgets_P one entry each",
+            value={"row_ids_B": rows, "instances_P": groups, "budgets_P": budgets_P.shape},
+        )
+    needed = task.prompt_width(data) + task.observation_width(data) + task.max_tokens
+    if needed > config.max_position_embeddings:
+        raise ConfigError(
+            f"the model must have positions for a prompt and one turn ({needed} tokens)",
+            value=config.max_position_embeddings,
+            remedy="Lower config.task.max_tokens, or take a model with a longer context.",
+        )
+
+
 def _decode_params(config: Qwen3Config, params: Any) -> Any:
+    """Weights as decoding wants them, made once a rollout: in compute dtype, gathered over fsdp, a few layers apart.
+
+    Left in fsdp's pieces, they would travel between devices again for every token.
+    """
+    params = jax.tree.map(
+        lambda leaf, axes: constrain(leaf.astype(config.compute_dtype), axes, whole=("fsdp",)),
+        params,
+        param_axes(config),
+    )
     return unstack_layers(params) if config.num_hidden_layers <= UNROLLED_LAYERS else params
 
 
@@ -199,7 +230,7 @@ def _play_turn(static: _Static, inputs: _Inputs, loop: _Loop) -> _Loop:
     )
     over_B = grammar.final_Q[grammar_B]
     played_B = alive_B & over_B
-    played = _play(static, inputs, loop, grammar.action_Q[grammar_B], played_B)
+    played = _play(static, inputs, loop, grammar.action_Q[grammar_B], replied_B=alive_B, played_B=played_B)
     out_of_budget_B = loop.turn + 1 >= inputs.budget_B
     stop_B = jnp.where(full_B, StopReason.CONTEXT_LIMIT.code, played.stop_B)
     stop_B = jnp.where(alive_B & ~over_B, StopReason.TOKEN_LIMIT.code, stop_B)
@@ -256,18 +287,19 @@ def _reply(static: _Static, inputs: _Inputs, loop: _Loop, rows: TokenRows, chunk
     return rows, cache, last_B, grammar_B
 
 
-def _play(static: _Static, inputs: _Inputs, loop: _Loop, action_B, played_B) -> _Loop:
-    """Move the environment of the rows that gave a whole reply, and keep the record."""
+def _play(static: _Static, inputs: _Inputs, loop: _Loop, action_B, *, replied_B, played_B) -> _Loop:
+    """Move the environment of the rows that gave a whole reply, and keep the record; a cut reply is an unusable one."""
     task = static.task
     over_rows = functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
     keys_B = jax.vmap(jax.random.fold_in, in_axes=(0, None))(inputs.world_keys_B, loop.turn)
     state, reward_B, terminated_B = jax.vmap(task.step, in_axes=(None, 0, 0, 0, 0))(
         inputs.data, inputs.instance_B, loop.state, action_B, keys_B
     )
+    reward_B = jnp.where(played_B, reward_B, 0)
     quality_B, best_B = over_rows(task.quality)(inputs.data, inputs.instance_B, loop.state, action_B)
 
     def keep(column_BT, value_B):
-        return column_BT.at[:, loop.turn].set(jnp.where(played_B, value_B, 0).astype(column_BT.dtype))
+        return column_BT.at[:, loop.turn].set(jnp.where(replied_B, value_B, 0).astype(column_BT.dtype))
 
     record = loop.record
     success_B = played_B & terminated_B & (reward_B > 0)
