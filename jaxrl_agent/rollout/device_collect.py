@@ -21,15 +21,14 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_agent.errors import ArgumentError, ConfigError
-from jaxrl_agent.models.kv_cache import KVCache, gather_rows, init_cache
-from jaxrl_agent.models.qwen3 import Qwen3Config, extend, output_logits, param_axes, unstack_layers
+from jaxrl_agent.models.kv_cache import KVCache, gather_rows
+from jaxrl_agent.models.qwen3 import Qwen3Config, extend, output_logits
 from jaxrl_agent.parallel.rules import constrain
 from jaxrl_agent.rollout import sampling
+from jaxrl_agent.rollout.decoding import decode_params, empty_cache
 from jaxrl_agent.rollout.token_rows import TokenRows, append, append_sampled, start_rows, to_batch
 from jaxrl_agent.tasks.reply import ReplyAutomaton
 from jaxrl_agent.types import Rollout, StopReason, TurnRecord
-
-UNROLLED_LAYERS = 8  # up to here unrolled layers decode faster than a scan (measured on CPU)
 
 
 class DeviceTask(Protocol):
@@ -132,7 +131,7 @@ def collect(
     repeat = functools.partial(jnp.repeat, repeats=group, total_repeat_length=row_ids_B.shape[0])
     keys_B2 = jax.vmap(jax.random.split)(sampling.row_keys(key, row_ids_B))
     inputs = _Inputs(
-        params=_decode_params(config, params),
+        params=decode_params(config, params),
         data=data,
         instance_B=constrain(repeat(instances_P), ("batch",)),
         budget_B=constrain(repeat(budgets_P), ("batch",)),
@@ -162,19 +161,6 @@ def _check_inputs(config: Qwen3Config, task: DeviceTask, data: Any, instances_P,
         )
 
 
-def _decode_params(config: Qwen3Config, params: Any) -> Any:
-    """Weights as decoding wants them, made once a rollout: in compute dtype, gathered over fsdp, a few layers apart.
-
-    Left in fsdp's pieces, they would travel between devices again for every token.
-    """
-    params = jax.tree.map(
-        lambda leaf, axes: constrain(leaf.astype(config.compute_dtype), axes, whole=("fsdp",)),
-        params,
-        param_axes(config),
-    )
-    return unstack_layers(params) if config.num_hidden_layers <= UNROLLED_LAYERS else params
-
-
 def _prompts(static: _Static, data: Any, instances_P, budgets_P) -> tuple[jax.Array, jax.Array]:
     return jax.vmap(static.task.prompt, in_axes=(None, 0, 0))(data, instances_P, budgets_P)
 
@@ -185,9 +171,8 @@ def _start(static: _Static, inputs: _Inputs, instances_P, budgets_P, repeat) -> 
     prompts_PW, lengths_P = _prompts(static, inputs.data, instances_P, budgets_P)
     width = min(task.context_width(inputs.data), config.max_position_embeddings)
     chunk = 1 + task.observation_width(inputs.data)
-    cache = init_cache(
-        config, len(instances_P), width + chunk, stacked=config.num_hidden_layers > UNROLLED_LAYERS
-    )  # a whole chunk fits behind the last token, so that no write ever needs clamping
+    # A whole chunk fits behind the last token, so that no write ever needs clamping.
+    cache = empty_cache(config, len(instances_P), width + chunk)
     _, cache = extend(config, inputs.params, cache, prompts_PW, lengths_P - 1)
     batch = len(inputs.instance_B)
     row_of_B = repeat(jnp.arange(len(instances_P)))
