@@ -9,7 +9,7 @@ import jax
 
 from jaxrl_agent.algorithms import ALGORITHMS, estimator_options, make_estimator
 from jaxrl_agent.checkpoint import load_policy, split_policy_name
-from jaxrl_agent.config import Config, OptimizerConfig, TaskConfig, unknown_name
+from jaxrl_agent.config import Config, OptimizerConfig, unknown_name
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.learner.fused_step import StepSettings
 from jaxrl_agent.learner.optimizer import make_optimizer
@@ -18,6 +18,7 @@ from jaxrl_agent.learner.warm_start import WarmStartSettings
 from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
 from jaxrl_agent.models.sizes import get_preset
 from jaxrl_agent.models.tokenizer import load_tokenizer
+from jaxrl_agent.parallel.distributed import replicate
 from jaxrl_agent.parallel.rules import tree_shardings
 from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, make_schedule
 from jaxrl_agent.rollout.device_collect import SamplingSettings
@@ -82,28 +83,28 @@ def check_start(config: Config) -> None:
         )
 
 
-def build_game(task: TaskConfig, split: str, *, tokenizer: str, vocab_size: int) -> Game:
-    """Build one split of a task for a model.
+def build_game(config: Config, split: str, policy: Policy, mesh: jax.sharding.Mesh) -> Game:
+    """Build one split of the config's task for a policy, its data on every device of the mesh.
 
     Args:
-        task: task settings.
+        config: the settings.
         split: "train" or "test".
-        tokenizer: embedded name, folder or hub name.
-        vocab_size: rows of the model's embedding.
+        policy: gives the tokenizer and the size of the vocabulary.
+        mesh: the device mesh.
 
     Raises:
         TokenizerError: the tokenizer has more ids than the model, or lacks a word.
         MapError: the settings allow too few maps.
     """
-    words = load_tokenizer(tokenizer)
-    if words.vocab_size > vocab_size:
+    tokenizer, vocab_size = load_tokenizer(policy.tokenizer), policy.model.vocab_size
+    if tokenizer.vocab_size > vocab_size:
         raise TokenizerError(
-            f"the model's vocabulary ({vocab_size}) must hold every id of the tokenizer {tokenizer!r}",
-            value=words.vocab_size,
+            f"the model's vocabulary ({vocab_size}) must hold every id of the tokenizer {policy.tokenizer!r}",
+            value=tokenizer.vocab_size,
             remedy="Set config.task.tokenizer to the tokenizer of the model.",
         )
-    static, data, instances = TASKS[task.name](task, words, split, vocab_size=vocab_size)
-    return Game(static, data, instances, words)
+    task, data, instances = TASKS[config.task.name](config.task, tokenizer, split, vocab_size=vocab_size)
+    return Game(task, replicate(data, mesh), instances, tokenizer)
 
 
 def initial_policy(config: Config, mesh: jax.sharding.Mesh, key: jax.Array) -> Policy:

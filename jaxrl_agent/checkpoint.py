@@ -16,6 +16,7 @@ from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
 from jaxrl_agent.parallel.rules import tree_shardings
 from jaxrl_agent.run_dir import Json, RunDir
 
+WARM_START, REINFORCE = "warm_start", "reinforce"  # phases of a run
 _PARAMS, _LEARNER, _META = "params", "learner", "meta"
 
 
@@ -52,18 +53,13 @@ class Checkpoints:
         Args:
             step: number of the checkpoint, larger than any before.
             state: the learner's state.
-            meta: JSON that says what it is: phase, update, model, tokenizer, config.
+            meta: what it is, see `describe_policy`.
         """
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                **{
-                    _PARAMS: ocp.args.StandardSave(state.params),
-                    _LEARNER: ocp.args.StandardSave(_without_params(state)),
-                    _META: ocp.args.JsonSave(meta),
-                }
-            ),
-        )
+        self._save(step, {_PARAMS: state.params, _LEARNER: _without_params(state)}, meta)
+
+    def save_params(self, step: int, params: Any, meta: Json) -> None:
+        """Start to save a policy alone, from which no training can go on."""
+        self._save(step, {_PARAMS: params}, meta)
 
     def meta(self, step: int | None = None) -> Json:
         """What a checkpoint is."""
@@ -100,6 +96,10 @@ class Checkpoints:
         """Finish pending saves and free the manager."""
         self._manager.close()
 
+    def _save(self, step: int, trees: dict[str, Any], meta: Json) -> None:
+        items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
+        self._manager.save(step, args=ocp.args.Composite(**items, **{_META: ocp.args.JsonSave(meta)}))
+
     def _restore(self, args: dict[str, Any], step: int | None) -> Any:
         step = self.latest() if step is None else step
         if step is None:
@@ -118,13 +118,26 @@ class Checkpoints:
             ) from error
 
 
+def describe_policy(model: Qwen3Config, tokenizer: str | None, config: Json, *, phase: str, update: int) -> Json:
+    """What a checkpoint says of itself.
+
+    Args:
+        model: shape of the network.
+        tokenizer: what the policy speaks; None leaves it to the configuration of whoever loads it.
+        config: settings of the run.
+        phase: WARM_START or REINFORCE.
+        update: updates of this phase so far.
+    """
+    return {"phase": phase, "update": update, "model": model.to_hf(), "tokenizer": tokenizer, "config": config}
+
+
 @dataclasses.dataclass(frozen=True)
 class LoadedPolicy:
     """A policy as it lies on disk."""
 
     model: Qwen3Config
     params: Any
-    tokenizer: str | None  # None where the folder itself is the tokenizer
+    tokenizer: str | None  # None where the checkpoint does not say
     update: int  # reinforcement-learning updates that it has seen; 0 for given weights
 
 
@@ -147,7 +160,7 @@ def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> LoadedPolicy:
         meta = checkpoints.meta()
         config = Qwen3Config.from_hf(meta["model"])
         params = checkpoints.restore_params(abstract_params(config, mesh))
-        return LoadedPolicy(config, params, meta["tokenizer"], meta["update"])
+        return LoadedPolicy(config, params, meta["tokenizer"], meta["update"] if meta["phase"] == REINFORCE else 0)
 
 
 def split_policy_name(spec: str) -> tuple[str, str]:

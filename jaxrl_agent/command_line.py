@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
 import ml_collections
 from absl import app, logging
 
 from jaxrl_agent.config import Config, build_config, check_key, describe, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError
+from jaxrl_agent.parallel.distributed import join_processes
 from jaxrl_agent.run_dir import Json, RunDir
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -159,10 +161,15 @@ def _fraction(text: str) -> float:
         raise ConfigError("--budget_fractions is a list of numbers in (0, 1]", value=text) from None
 
 
+def start(*, distributed: bool = False) -> None:
+    """Join the processes of a pod if asked to, and switch the compilation cache on."""
+    if distributed:
+        join_processes()
+    use_compilation_cache()
+
+
 def use_compilation_cache() -> None:
     """Keep compiled programs on disk, small ones too; JAX_COMPILATION_CACHE_DIR moves them."""
-    import jax
-
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "jaxrl_agent" / "xla"))
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

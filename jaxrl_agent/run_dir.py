@@ -99,17 +99,24 @@ def _git_state() -> Json:
 
 @dataclasses.dataclass(frozen=True)
 class RunDir:
-    """Paths and schemas of one run directory."""
+    """Paths and schemas of one run directory.
+
+    Attributes:
+        path: absolute path.
+        writer: False on the processes of a pod that must leave the files to another one; their writes do nothing.
+    """
 
     path: Path
+    writer: bool = True
 
     @classmethod
-    def create(cls, path: str | Path, config: Json) -> RunDir:
+    def create(cls, path: str | Path, config: Json, *, writer: bool = True) -> RunDir:
         """Make the directory and store its configuration and versions."""
-        run = cls(Path(path).expanduser().resolve())
-        run.path.mkdir(parents=True, exist_ok=True)
-        write_json(run.path / "config.json", config)
-        write_json(run.path / "versions.json", collect_versions())
+        run = cls(Path(path).expanduser().resolve(), writer)
+        if writer:
+            run.path.mkdir(parents=True, exist_ok=True)
+            write_json(run.path / "versions.json", collect_versions())
+            write_json(run.path / "config.json", config)  # last: a directory with it is a run
         return run
 
     @classmethod
@@ -158,13 +165,15 @@ class RunDir:
 
     def append_metrics(self, row: Json, *, file: str = "metrics.jsonl") -> None:
         """Add one line."""
+        if not self.writer:
+            return
         with (self.path / file).open("a") as stream:
             stream.write(json.dumps(to_jsonable(row)) + "\n")
 
     def cut_metrics(self, last_update: int, *, file: str = "metrics.jsonl") -> None:
         """Drop the lines of updates after `last_update`: they were made after the checkpoint now restored."""
         path = self.path / file
-        if not path.exists():
+        if not self.writer or not path.exists():
             return
         rows = [row for row in _read_lines(path) if row["update"] <= last_update]
         temporary = path.with_suffix(".tmp")
@@ -174,6 +183,8 @@ class RunDir:
     def write_trajectories(self, name: str, trajectories: Iterable[Any]) -> Path:
         """Write `trajectories/NAME.jsonl`, one trajectory a line; returns the path."""
         path = self.path / "trajectories" / f"{name}.jsonl"
+        if not self.writer:
+            return path
         path.parent.mkdir(exist_ok=True)
         temporary = path.with_suffix(".tmp")
         with temporary.open("w") as stream:

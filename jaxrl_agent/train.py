@@ -15,12 +15,13 @@ from jaxrl_agent import assemble
 from jaxrl_agent.checkpoint import Checkpoints, abstract_params, with_shardings
 from jaxrl_agent.config import Config, build_config, to_dict
 from jaxrl_agent.errors import CheckpointError
-from jaxrl_agent.learner.fused_step import Experience, learn, roll_out
+from jaxrl_agent.learner.fused_step import Experience, StepSettings, learn, roll_out
 from jaxrl_agent.learner.optimizer import check_skips
 from jaxrl_agent.learner.rollout_metrics import summarise
 from jaxrl_agent.learner.train_state import TrainState, new_state, state_shardings
-from jaxrl_agent.learner.warm_start import warm_start_steps
+from jaxrl_agent.learner.warm_start import WarmStartSettings, warm_start_steps
 from jaxrl_agent.parallel.compile_counter import compiled_programs
+from jaxrl_agent.parallel.distributed import from_writer, is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
 from jaxrl_agent.rollout.records import to_trajectories
@@ -40,20 +41,17 @@ class _Run:
     folder: RunDir
     policy: assemble.Policy  # its params are those of the start
     game: assemble.Game
+    step: StepSettings
+    warm: WarmStartSettings | None  # None from given weights
     mesh: jax.sharding.Mesh
     checkpoints: Checkpoints
     display: Display
     key: jax.Array
 
-    @property
-    def warm_updates(self) -> int:
-        """Supervised updates before reinforcement learning; none from given weights."""
-        return 0 if self.config.init else self.config.warm_start.updates
-
     def save(self, phase: str, state: TrainState) -> None:
         """Save under the number of all updates so far, supervised ones included."""
         update = int(state.update)
-        number = update + (self.warm_updates if phase == REINFORCE else 0)
+        number = update + (_warm_updates(self.config) if phase == REINFORCE else 0)
         if number == self.checkpoints.latest():
             return
         meta = {
@@ -85,24 +83,32 @@ def train(config: Config, run_dir: str | Path, *, resume: bool = False, display:
     """
     assemble.check_names(config)
     assemble.check_start(config)
+    _check_directory(config, run_dir, resume=resume)
     mesh = make_mesh(config.mesh)
-    folder = _open(config, run_dir, resume=resume)
-    with jax.set_mesh(mesh), display or Display() as display:
+    with jax.set_mesh(mesh), display or Display(quiet=not is_writer()) as display:
         key_init, key_run = jax.random.split(jax.random.key(config.seed))
         policy = assemble.initial_policy(config, mesh, key_init)
-        game = assemble.build_game(config.task, "train", tokenizer=policy.tokenizer, vocab_size=policy.model.vocab_size)
+        game = assemble.build_game(config, "train", policy, mesh)
+        step = assemble.build_step(config, policy, game)
+        warm = assemble.build_warm_start(config, policy, game) if _warm_updates(config) else None
+        folder = _open(config, run_dir)  # only now, so that settings that cannot be met leave no directory behind
         with Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints) as checkpoints:
-            run = _Run(config, folder, policy, game, mesh, checkpoints, display, key_run)
+            run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, key_run)
             state = _warm_start(run)
             _reinforce(run, state)
     return folder
 
 
-def _open(config: Config, path: str | Path, *, resume: bool) -> RunDir:
-    """Make the run directory, or check that an existing one may be continued with these settings."""
+def _warm_updates(config: Config) -> int:
+    """Supervised updates before reinforcement learning; none from given weights."""
+    return 0 if config.init else config.warm_start.updates
+
+
+def _check_directory(config: Config, path: str | Path, *, resume: bool) -> None:
+    """Check that the directory holds no run, or one that may be continued with these settings."""
     folder = RunDir(Path(path).expanduser().resolve())
-    if not folder.exists():
-        return RunDir.create(path, to_dict(config))
+    if not from_writer(folder.exists()):
+        return
     if not resume:
         raise CheckpointError(
             "a new run needs a directory without one",
@@ -117,7 +123,12 @@ def _open(config: Config, path: str | Path, *, resume: bool) -> RunDir:
             value=", ".join(changed),
             remedy="Set these back, or start a new run with --init=run:DIR.",
         )
-    return folder
+
+
+def _open(config: Config, path: str | Path) -> RunDir:
+    """Open the run, or make it."""
+    folder = RunDir(Path(path).expanduser().resolve(), writer=is_writer())
+    return folder if folder.exists() else RunDir.create(path, to_dict(config), writer=folder.writer)
 
 
 def _differences(stored: Json, given: Json, prefix: str = "") -> list[str]:
@@ -136,14 +147,14 @@ def _warm_start(run: _Run) -> TrainState:
     saved = run.checkpoints.meta() if run.checkpoints.latest() is not None else None
     if saved is not None and saved["phase"] == REINFORCE:
         return _restore(run, REINFORCE)
-    if run.warm_updates == 0:
+    settings = run.warm
+    if settings is None:
         return _begin_reinforcement(run, run.policy.params)
-    settings = assemble.build_warm_start(run.config, run.policy, run.game)
     if saved is not None:
         state = _restore(run, WARM_START)
     else:
         state = _place(run, new_state(run.policy.params, settings.optimizer, jax.random.fold_in(run.key, 0)))
-    warm, total = run.config.warm_start, run.warm_updates
+    warm, total = run.config.warm_start, _warm_updates(run.config)
     done = int(state.update)
     run.folder.cut_metrics(done, file="warm_start.jsonl")
     run.display.start("warm start", total, done)
@@ -162,8 +173,7 @@ def _warm_start(run: _Run) -> TrainState:
 
 def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
     """Make and save the state before the first update of reinforcement learning."""
-    settings = assemble.build_step(run.config, run.policy, run.game)
-    state = _place(run, new_state(params, settings.update.optimizer, jax.random.fold_in(run.key, 1)))
+    state = _place(run, new_state(params, run.step.update.optimizer, jax.random.fold_in(run.key, 1)))
     if run.config.algorithm.kl_coefficient > 0:
         with Checkpoints(run.folder.reference, keep=1) as reference:
             reference.save(0, state, {})
@@ -173,8 +183,7 @@ def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
 
 def _reinforce(run: _Run, state: TrainState) -> None:
     config = run.config
-    settings = assemble.build_step(config, run.policy, run.game)
-    collect, update = _jitted(roll_out, settings, donate=()), _jitted(learn, settings)
+    collect, update = _jitted(roll_out, run.step, donate=()), _jitted(learn, run.step)
     describe = _jitted(summarise, donate=())
     reference = _reference(run)
     done, total = int(state.update), config.train.updates
@@ -185,7 +194,7 @@ def _reinforce(run: _Run, state: TrainState) -> None:
         experience = jax.block_until_ready(collect(state, run.game.data))
         sampled = time.perf_counter()
         state, metrics = update(state, experience, reference)
-        metrics = jax.device_get({**metrics, **describe(experience)})
+        metrics = to_host({**metrics, **describe(experience)})
         done += 1
         seconds = {"rollout": sampled - began, "logprobs": 0.0, "update": time.perf_counter() - sampled}
         row = _row(done, metrics, seconds, compiled_programs() - compiled)
@@ -214,7 +223,12 @@ def _store_trajectories(run: _Run, experience: Experience, update: int) -> None:
     run.folder.write_trajectories(
         f"train_{update:06d}",
         to_trajectories(
-            experience.rollout, game.instances, game.tokenizer, t_max=game.task.t_max, policy_version=update, rows=rows
+            to_host(experience.rollout),
+            game.instances,
+            game.tokenizer,
+            t_max=game.task.t_max,
+            policy_version=update,
+            rows=rows,
         ),
     )
 
@@ -229,9 +243,7 @@ def _reference(run: _Run) -> Any:
 
 def _restore(run: _Run, phase: str) -> TrainState:
     """Read the newest checkpoint into the shardings of this run's mesh."""
-    build = assemble.build_warm_start if phase == WARM_START else assemble.build_step
-    settings = build(run.config, run.policy, run.game)
-    optimizer = settings.optimizer if phase == WARM_START else settings.update.optimizer
+    optimizer = run.warm.optimizer if phase == WARM_START else run.step.update.optimizer
     shapes = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), run.policy.params, key=run.key)
     return run.checkpoints.restore(with_shardings(shapes, state_shardings(run.policy.model, shapes, run.mesh)))
 

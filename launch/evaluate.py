@@ -11,6 +11,7 @@ from ml_collections import config_flags
 
 from jaxrl_agent import command_line
 from jaxrl_agent.evaluation.evaluator import evaluate, is_current
+from jaxrl_agent.parallel.distributed import is_writer
 from jaxrl_agent.run_dir import RunDir, read_json, write_json
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with --checkpoint")
@@ -21,6 +22,7 @@ _SAMPLES = flags.DEFINE_integer("samples", None, "trajectories of each task and 
 _TASKS = flags.DEFINE_integer("tasks", None, "held-out tasks", lower_bound=1)
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "sampling temperature; 0 is greedy", lower_bound=0.0)
 _SEED = flags.DEFINE_integer("seed", 0, "seed of sampling; policies under one seed share random numbers", lower_bound=0)
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a pod (TPU, Slurm, or JAX_* variables)")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor")
 _OUT = flags.DEFINE_string("out", None, "JSON file; RUN_DIR/evaluations/test.json if left out")
 _REUSE = flags.DEFINE_bool("reuse", False, "do nothing if the file already holds this very evaluation")
@@ -42,8 +44,10 @@ def main(_: list[str]) -> None:
     if _REUSE.value and out.is_file() and is_current(read_json(out), config, **chosen):
         print(f"evaluation: {out} (as it was)")
         return
-    command_line.use_compilation_cache()
+    command_line.start(distributed=_DISTRIBUTED.value)
     result, trajectories = evaluate(config, **chosen)
+    if not is_writer():
+        return
     write_json(out, result)
     if _RUN_DIR.value:
         RunDir.open(Path(_RUN_DIR.value)).write_trajectories(f"evaluation_{out.stem}", trajectories)

@@ -16,6 +16,7 @@ from jaxrl_agent.train import train
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file; dotted flags override it")
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "directory of the run; made by this command")
 _INIT = flags.DEFINE_string("init", None, "initial policy: hf:DIR or run:DIR")
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a pod (TPU, Slurm, or JAX_* variables)")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor, for example data:2,fsdp:4")
 _RESUME = flags.DEFINE_bool("resume", False, "go on from the newest checkpoint, or start if there is none")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the resolved config with units and stop")
@@ -34,7 +35,7 @@ def main(_: list[str]) -> None:
     if _DRY_RUN.value:
         command_line.print_config(config)
         return
-    command_line.use_compilation_cache()
+    command_line.start(distributed=_DISTRIBUTED.value)
     run = train(config, _RUN_DIR.value, resume=_RESUME.value)
     print(f"run directory: {run.path}")
 

@@ -15,6 +15,7 @@ from jaxrl_agent.checkpoint import policy_version
 from jaxrl_agent.config import Config, to_dict
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.evaluation.pass_at_kt import PassGrid, default_ks, pass_grid, turn_grid
+from jaxrl_agent.parallel.distributed import is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
 from jaxrl_agent.rollout.device_collect import SamplingSettings, collect
@@ -58,9 +59,9 @@ def evaluate(
     if not config.init:
         raise ConfigError("an evaluation needs a policy", value=config.init, remedy="Give run:DIR or hf:DIR.")
     mesh = make_mesh(config.mesh)
-    with jax.set_mesh(mesh), display or Display() as display:
+    with jax.set_mesh(mesh), display or Display(quiet=not is_writer()) as display:
         policy = assemble.initial_policy(config, mesh, jax.random.key(0))
-        game = assemble.build_game(config.task, "test", tokenizer=policy.tokenizer, vocab_size=policy.model.vocab_size)
+        game = assemble.build_game(config, "test", policy, mesh)
         budgets = enforced_budgets(config)
         sampling = SamplingSettings(temperature, config.rollout.top_k, config.rollout.top_p)
         runs = list(_runs(config, policy, game, sampling, budgets, seed, display))
@@ -92,7 +93,7 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
             # The last batch is filled up with tasks already done, whose copies are cut off again.
             wanted = np.arange(batch * tasks, (batch + 1) * tasks) % len(game.instances)
             rollout = sample(policy.params, game.data, **_batch(wanted, budget, settings.samples, key))
-            parts.append(jax.device_get(_outcome(rollout)))
+            parts.append(to_host(_outcome(rollout)))
             if len(trajectories) < STORED_TASKS * STORED_SAMPLES:
                 trajectories += _readable(rollout, game, policy.update, tasks, settings.samples)
             display.update(
@@ -126,7 +127,12 @@ def _readable(rollout: Rollout, game: assemble.Game, update: int, tasks: int, sa
     ]
     return list(
         to_trajectories(
-            rollout, game.instances, game.tokenizer, t_max=game.task.t_max, policy_version=update, rows=rows
+            to_host(rollout),
+            game.instances,
+            game.tokenizer,
+            t_max=game.task.t_max,
+            policy_version=update,
+            rows=rows,
         )
     )
 

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_agent.algorithms import Estimator
+from jaxrl_agent.algorithms import Estimator, common
 from jaxrl_agent.learner.packing import TrainingRows, pack_rows, score_rows, trained_rows
 from jaxrl_agent.learner.train_state import TrainState
 from jaxrl_agent.learner.update import UpdateSettings, update_policy
-from jaxrl_agent.rollout.budget import BudgetSchedule, hidden_weight
+from jaxrl_agent.rollout.budget import N_LEVELS, BudgetSchedule, hidden_weight
 from jaxrl_agent.rollout.device_collect import DeviceTask, SamplingSettings, collect
 from jaxrl_agent.types import Rollout
 
@@ -91,6 +91,7 @@ def learn(
     """
     rows = prepare_rows(settings, experience.rollout, ref_params)
     state, metrics = update_policy(settings.update, state, rows, _update_keys(state)[2])
+    metrics["gradient_share_by_budget"] = gradient_shares(settings, rows, experience.fraction_P)
     return state.replace(update=state.update + 1, cursor=state.cursor + settings.prompts), metrics
 
 
@@ -106,16 +107,33 @@ def train_step(
 def prepare_rows(settings: StepSettings, rollout: Rollout, ref_params: Any = None) -> TrainingRows:
     """Gather advantages, and the reference policy's log-probabilities where they are needed, to the sampled tokens."""
     update = settings.update
-    counted_B = trained_rows(rollout, train_on_cut_replies=update.algorithm.train_on_cut_replies)
-    if settings.marginal_reward:
-        weight_T = hidden_weight(settings.task.t_max)
-        rollout = rollout.replace(return_B=rollout.success_B * weight_T[rollout.n_turns_B - 1])
+    rollout, counted_B = paid_rollout(settings, rollout)
     advantages_BL = settings.estimator(rollout, counted_B=counted_B)
     rows = pack_rows(rollout, advantages_BL, counted_B, width=settings.task.t_max * settings.task.max_tokens)
     if update.algorithm.kl_coefficient == 0:
         return rows
     ref_BW, _ = score_rows(update.model, ref_params, rows, temperature=update.temperature)
     return rows.replace(ref_logprobs_BW=jax.lax.stop_gradient(ref_BW))
+
+
+def paid_rollout(settings: StepSettings, rollout: Rollout) -> tuple[Rollout, jax.Array]:
+    """The rollout with the returns that training pays, and which of its rows count (bool [B])."""
+    counted_B = trained_rows(rollout, train_on_cut_replies=settings.update.algorithm.train_on_cut_replies)
+    if settings.marginal_reward:
+        weight_T = hidden_weight(settings.task.t_max)
+        rollout = rollout.replace(return_B=rollout.success_B * weight_T[rollout.n_turns_B - 1])
+    return rollout, counted_B
+
+
+def gradient_shares(settings: StepSettings, rows: TrainingRows, fraction_P: jax.Array) -> jax.Array:
+    """Share of each budget level in the sum of |advantage| times the token's weight in the loss; float32 [10]."""
+    weights_BW = common.aggregation_weights(
+        rows.mask_BW, aggregation=settings.update.algorithm.aggregation, max_length=rows.mask_BW.shape[1]
+    )
+    mass_B = jnp.sum(weights_BW * jnp.abs(rows.advantages_BW), axis=1)
+    mass_P = mass_B.reshape(len(fraction_P), -1).sum(axis=1)
+    mass_F = jnp.zeros(N_LEVELS).at[fraction_P].add(mass_P)
+    return mass_F / jnp.maximum(mass_F.sum(), jnp.finfo(jnp.float32).tiny)
 
 
 def _update_keys(state: TrainState) -> jax.Array:

@@ -41,6 +41,7 @@ class _Sums:
     entropy: jax.Array
     behaviour_k3: jax.Array
     reference_k3: jax.Array
+    reference_clamped: jax.Array
     tokens: jax.Array
     max_mismatch: jax.Array  # a maximum, not a sum
     mismatch: jax.Array
@@ -66,7 +67,7 @@ def update_policy(
 
     Returns:
         The state (update counter untouched) and float32 scalars: loss, grad_norm, clip_fraction, entropy, kl (k3
-        against the policy that sampled), reference_kl, sampler_trainer_max_diff and _mean_diff (first mini-batch,
+        against the policy that sampled), reference_kl, reference_kl_clamped (share of tokens), sampler_trainer_max_diff and _mean_diff (first mini-batch,
         where both are the same policy), loss_tokens, skipped_steps.
     """
     batch = rows.lengths_B.shape[0]
@@ -96,6 +97,7 @@ def update_policy(
         "entropy": sums_M.entropy.sum() / tokens,
         "kl": sums_M.behaviour_k3.sum() / tokens,
         "reference_kl": sums_M.reference_k3.sum() / tokens,
+        "reference_kl_clamped": sums_M.reference_clamped.sum() / tokens,
         "sampler_trainer_max_diff": sums_M.max_mismatch[0],
         "sampler_trainer_mean_diff": sums_M.mismatch[0] / first_tokens,
         "loss_tokens": sums_M.tokens.sum(),
@@ -139,7 +141,7 @@ def _gradients(settings: UpdateSettings, params: Any, mini: TrainingRows) -> tup
         return (jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)), None
 
     zero = jnp.float32(0)
-    start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params), _Sums(*[zero] * 8))
+    start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params), _Sums(*[zero] * 9))
     (grads, sums), _ = jax.lax.scan(add, start, jax.tree.map(split, (mini, weights_BW)))
     return grads, sums
 
@@ -169,9 +171,9 @@ def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weigh
         importance_weights_BL=importance_BW,
     )
     total_BW = losses.loss_BL - algorithm.entropy_coefficient * jnp.where(mask_BW, entropy_BW, 0.0)
-    reference_k3_BW = jnp.zeros_like(total_BW)
+    reference_k3_BW, clamped_BW = jnp.zeros_like(total_BW), jnp.zeros_like(mask_BW)
     if algorithm.kl_coefficient > 0:
-        reference_k3_BW, _ = common.kl_losses(logprobs_BW, rows.ref_logprobs_BW, mask_BW)
+        reference_k3_BW, clamped_BW = common.kl_losses(logprobs_BW, rows.ref_logprobs_BW, mask_BW)
         total_BW += algorithm.kl_coefficient * reference_k3_BW
     loss = jnp.sum(total_BW * weights_BW)
 
@@ -185,6 +187,7 @@ def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weigh
         entropy=total(entropy_BW),
         behaviour_k3=total(common.kl(logprobs_BW, rows.old_logprobs_BW)),
         reference_k3=total(reference_k3_BW),
+        reference_clamped=total(clamped_BW),
         tokens=total(jnp.ones_like(total_BW)),
         max_mismatch=jax.lax.stop_gradient(difference_BW.max()),
         mismatch=total(difference_BW),

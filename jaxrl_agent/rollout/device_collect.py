@@ -309,7 +309,7 @@ def _column(mask_B: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _finish(loop: _Loop, inputs: _Inputs, group: int, *, prompt_lengths_B: jax.Array) -> Rollout:
-    return Rollout(
+    rollout = Rollout(
         batch=to_batch(loop.rows),
         turns=loop.record,
         instance_B=inputs.instance_B,
@@ -321,3 +321,4 @@ def _finish(loop: _Loop, inputs: _Inputs, group: int, *, prompt_lengths_B: jax.A
         return_B=loop.record.reward_BT.sum(axis=1),
         success_B=loop.success_B,
     )
+    return jax.tree.map(lambda leaf: constrain(leaf, ("batch", *(None,) * (leaf.ndim - 1))), rollout)

@@ -54,10 +54,8 @@ def play_script(
     def play_turn(carry, turn_and_keys):
         rows, state, memory_B, alive_B, success_B = carry
         turn, keys_B2 = turn_and_keys
-        # A budget shorter than the demonstration must not be told as a negative number of turns left.
-        shown_B = jnp.minimum(turn, budgets_B - 1)
-        observation_BO, width_B = jax.vmap(task.observe, in_axes=(None, 0, 0, 0, 0))(
-            data, instances_B, state, shown_B, budgets_B
+        observation_BO, width_B = jax.vmap(task.observe, in_axes=(None, 0, 0, None, 0))(
+            data, instances_B, state, turn, budgets_B
         )
         rows = append(rows, observation_BO, jnp.where(alive_B, width_B, 0))
         action_B, memory_B = jax.vmap(actor, in_axes=(None, 0, 0, 0, 0, 0))(

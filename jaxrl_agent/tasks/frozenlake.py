@@ -99,7 +99,9 @@ class LakeTask:
         text, size = data.text, data.maps.size[instance]
         side = round(data.maps.hole_X.shape[-1] ** 0.5)
         place = state.cell // size * side + state.cell % size
-        told = [(text.turns_left, budget - turn)] if self.visibility == "remaining" else []
+        # A demonstration may outlast the budget that it was told; it goes on reading that one turn is left.
+        left = jnp.maximum(budget - turn, 1)
+        told = [(text.turns_left, left)] if self.visibility == "remaining" else []
         between = jnp.minimum(turn, 1)  # the first observation continues the message that the prompt opened
         return [
             (text.turn_start, between),
