@@ -19,8 +19,9 @@ from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
 from jaxrl_agent.models.sizes import get_preset
 from jaxrl_agent.models.tokenizer import load_tokenizer
 from jaxrl_agent.parallel.distributed import replicate
+from jaxrl_agent.parallel.mesh import parse_mesh
 from jaxrl_agent.parallel.rules import tree_shardings
-from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, make_schedule
+from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, BudgetSchedule, make_schedule
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.tasks import TASKS
 from jaxrl_agent.tasks.frozenlake_demos import Demonstrator
@@ -60,7 +61,13 @@ def check_names(config: Config) -> None:
     ):
         if name not in known:
             raise unknown_name(f"config.{key} must be a known name", name, known)
-    get_preset(config.model.preset)
+    with_runtime(get_preset(config.model.preset), config)
+    parse_mesh(config.mesh)
+    schedule = build_schedule(config)
+    jax.eval_shape(lambda key: schedule(config.task.t_max, 1, key, 0), jax.random.key(0))
+    build_optimizer(config.optimizer, config.train.updates * config.train.mini_batches)
+    if not config.init and config.warm_start.updates:
+        build_optimizer(config.warm_start.optimizer, config.warm_start.updates)
     if config.budget.schedule == "budget_mix_marginal" and config.task.budget_visibility != "hidden":
         raise ConfigError(
             "budget_mix_marginal needs config.task.budget_visibility=hidden",
@@ -137,6 +144,24 @@ def build_optimizer(settings: OptimizerConfig, total_steps: int):
     return make_optimizer(**values, total_steps=max(total_steps, 1))
 
 
+def build_schedule(config: Config) -> BudgetSchedule:
+    """The budget schedule with its options.
+
+    Raises:
+        ConfigError: a curriculum without caps within 1..t_max, or caps for another schedule.
+    """
+    budget, options = config.budget, {}
+    if budget.schedule == "curriculum":
+        options = {"caps": budget.caps, "every": budget.stage_updates}
+    elif budget.caps:
+        raise ConfigError(
+            "config.budget.caps belong to schedule curriculum",
+            value=budget.caps,
+            remedy=f"Set config.budget.schedule=curriculum, or leave them out with {budget.schedule}.",
+        )
+    return make_schedule(budget.schedule, **options)
+
+
 def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
     """Static settings of the reinforcement-learning step."""
     optimizer, _ = build_optimizer(config.optimizer, config.train.updates * config.train.mini_batches)
@@ -154,7 +179,7 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
             mini_batches=config.train.mini_batches,
             micro_batch_tokens=config.train.micro_batch_tokens,
         ),
-        schedule=make_schedule(config.budget.schedule),
+        schedule=build_schedule(config),
         estimator=make_estimator(config.algorithm.name, **options),
         n_instances=len(game.instances),
         prompts=rollout.prompts_per_update,

@@ -12,7 +12,14 @@ import jax
 import numpy as np
 
 from jaxrl_agent import assemble
-from jaxrl_agent.checkpoint import Checkpoints, abstract_params, with_shardings
+from jaxrl_agent.checkpoint import (
+    REINFORCE,
+    WARM_START,
+    Checkpoints,
+    abstract_params,
+    describe_policy,
+    with_shardings,
+)
 from jaxrl_agent.config import Config, build_config, to_dict
 from jaxrl_agent.errors import CheckpointError
 from jaxrl_agent.learner.fused_step import Experience, StepSettings, learn, roll_out
@@ -20,6 +27,7 @@ from jaxrl_agent.learner.optimizer import check_skips
 from jaxrl_agent.learner.rollout_metrics import summarise
 from jaxrl_agent.learner.train_state import TrainState, new_state, state_shardings
 from jaxrl_agent.learner.warm_start import WarmStartSettings, warm_start_steps
+from jaxrl_agent.models.qwen3 import Qwen3Config
 from jaxrl_agent.parallel.compile_counter import compiled_programs
 from jaxrl_agent.parallel.distributed import from_writer, is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
@@ -28,9 +36,17 @@ from jaxrl_agent.rollout.records import to_trajectories
 from jaxrl_agent.run_dir import Json, RunDir
 from jaxrl_agent.types import StopReason
 
-WARM_START, REINFORCE = "warm_start", "reinforce"
 # What may differ between a run and its resumption: where it runs and how it is watched, not what it computes.
-_MAY_CHANGE = ("mesh", "train.checkpoint_every", "train.keep_checkpoints", "train.trajectories_every", "evaluation")
+_MAY_CHANGE = (
+    "mesh",
+    "model.remat",
+    "train.micro_batch_tokens",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+    "train.trajectories_every",
+    "train.stored_trajectories",
+    "evaluation",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +55,7 @@ class _Run:
 
     config: Config
     folder: RunDir
-    policy: assemble.Policy  # its params are those of the start
+    policy: assemble.Policy  # its parameters are used up by the first state
     game: assemble.Game
     step: StepSettings
     warm: WarmStartSettings | None  # None from given weights
@@ -54,14 +70,12 @@ class _Run:
         number = update + (_warm_updates(self.config) if phase == REINFORCE else 0)
         if number == self.checkpoints.latest():
             return
-        meta = {
-            "phase": phase,
-            "update": update,
-            "model": self.policy.model.to_hf(),
-            "tokenizer": self.policy.tokenizer,
-            "config": to_dict(self.config),
-        }
-        self.checkpoints.save(number, state, meta)
+        self.checkpoints.save(number, state, self.describe(phase, update))
+
+    def describe(self, phase: str, update: int) -> Json:
+        """What a checkpoint of this run says of itself."""
+        policy = self.policy
+        return describe_policy(policy.model, policy.tokenizer, to_dict(self.config), phase=phase, update=update)
 
 
 def train(config: Config, run_dir: str | Path, *, resume: bool = False, display: Display | None = None) -> RunDir:
@@ -83,18 +97,18 @@ def train(config: Config, run_dir: str | Path, *, resume: bool = False, display:
     """
     assemble.check_names(config)
     assemble.check_start(config)
-    _check_directory(config, run_dir, resume=resume)
+    saved = _newest_checkpoint(config, run_dir, resume=resume)
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh), display or Display(quiet=not is_writer()) as display:
         key_init, key_run = jax.random.split(jax.random.key(config.seed))
-        policy = assemble.initial_policy(config, mesh, key_init)
+        policy = assemble.initial_policy(config, mesh, key_init) if saved is None else _shape_of(saved, config)
         game = assemble.build_game(config, "train", policy, mesh)
         step = assemble.build_step(config, policy, game)
         warm = assemble.build_warm_start(config, policy, game) if _warm_updates(config) else None
         folder = _open(config, run_dir)  # only now, so that settings that cannot be met leave no directory behind
         with Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints) as checkpoints:
             run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, key_run)
-            state = _warm_start(run)
+            state = _warm_start(run, saved)
             _reinforce(run, state)
     return folder
 
@@ -104,11 +118,15 @@ def _warm_updates(config: Config) -> int:
     return 0 if config.init else config.warm_start.updates
 
 
-def _check_directory(config: Config, path: str | Path, *, resume: bool) -> None:
-    """Check that the directory holds no run, or one that may be continued with these settings."""
+def _newest_checkpoint(config: Config, path: str | Path, *, resume: bool) -> Json | None:
+    """What the newest checkpoint of a run says of itself, None of a new one or one without.
+
+    Raises:
+        CheckpointError: the directory holds a run that may not be continued with these settings.
+    """
     folder = RunDir(Path(path).expanduser().resolve())
     if not from_writer(folder.exists()):
-        return
+        return None
     if not resume:
         raise CheckpointError(
             "a new run needs a directory without one",
@@ -123,6 +141,14 @@ def _check_directory(config: Config, path: str | Path, *, resume: bool) -> None:
             value=", ".join(changed),
             remedy="Set these back, or start a new run with --init=run:DIR.",
         )
+    with Checkpoints(folder.checkpoints) as checkpoints:
+        return None if checkpoints.latest() is None else checkpoints.meta()
+
+
+def _shape_of(saved: Json, config: Config) -> assemble.Policy:
+    """The policy of a run that goes on, without parameters: its checkpoint holds them, wherever it started from."""
+    model = assemble.with_runtime(Qwen3Config.from_hf(saved["model"]), config)
+    return assemble.Policy(model, params=None, tokenizer=saved["tokenizer"])
 
 
 def _open(config: Config, path: str | Path) -> RunDir:
@@ -142,9 +168,8 @@ def _differences(stored: Json, given: Json, prefix: str = "") -> list[str]:
     return sorted(names)
 
 
-def _warm_start(run: _Run) -> TrainState:
+def _warm_start(run: _Run, saved: Json | None) -> TrainState:
     """Bring the policy to where reinforcement learning begins, and return the state to go on from."""
-    saved = run.checkpoints.meta() if run.checkpoints.latest() is not None else None
     if saved is not None and saved["phase"] == REINFORCE:
         return _restore(run, REINFORCE)
     settings = run.warm
@@ -153,7 +178,7 @@ def _warm_start(run: _Run) -> TrainState:
     if saved is not None:
         state = _restore(run, WARM_START)
     else:
-        state = _place(run, new_state(run.policy.params, settings.optimizer, jax.random.fold_in(run.key, 0)))
+        state = _first_state(run, run.policy.params, settings.optimizer, jax.random.fold_in(run.key, 0))
     warm, total = run.config.warm_start, _warm_updates(run.config)
     done = int(state.update)
     run.folder.cut_metrics(done, file="warm_start.jsonl")
@@ -173,10 +198,10 @@ def _warm_start(run: _Run) -> TrainState:
 
 def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
     """Make and save the state before the first update of reinforcement learning."""
-    state = _place(run, new_state(params, run.step.update.optimizer, jax.random.fold_in(run.key, 1)))
+    state = _first_state(run, params, run.step.update.optimizer, jax.random.fold_in(run.key, 1))
     if run.config.algorithm.kl_coefficient > 0:
         with Checkpoints(run.folder.reference, keep=1) as reference:
-            reference.save(0, state, {})
+            reference.save_params(0, state.params, run.describe(REINFORCE, 0))
     run.save(REINFORCE, state)
     return state
 
@@ -184,7 +209,7 @@ def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
 def _reinforce(run: _Run, state: TrainState) -> None:
     config = run.config
     collect, update = _jitted(roll_out, run.step, donate=()), _jitted(learn, run.step)
-    describe = _jitted(summarise, donate=())
+    describe = _jitted(summarise, run.step, donate=())
     reference = _reference(run)
     done, total = int(state.update), config.train.updates
     run.folder.cut_metrics(done)
@@ -227,7 +252,7 @@ def _store_trajectories(run: _Run, experience: Experience, update: int) -> None:
             game.instances,
             game.tokenizer,
             t_max=game.task.t_max,
-            policy_version=update,
+            policy_version=update - 1,  # sampled before the update that the file is named after
             rows=rows,
         ),
     )
@@ -244,14 +269,16 @@ def _reference(run: _Run) -> Any:
 def _restore(run: _Run, phase: str) -> TrainState:
     """Read the newest checkpoint into the shardings of this run's mesh."""
     optimizer = run.warm.optimizer if phase == WARM_START else run.step.update.optimizer
-    shapes = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), run.policy.params, key=run.key)
+    params = abstract_params(run.policy.model, run.mesh)
+    shapes = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), params, key=run.key)
     return run.checkpoints.restore(with_shardings(shapes, state_shardings(run.policy.model, shapes, run.mesh)))
 
 
-def _place(run: _Run, state: TrainState) -> TrainState:
-    """Put a fresh state into its shardings, in memory of its own, so that donating it takes nobody else's arrays."""
-    shardings = state_shardings(run.policy.model, state, run.mesh)
-    return jax.jit(lambda leaves: jax.tree.map(lambda leaf: leaf.copy(), leaves), out_shardings=shardings)(state)
+def _first_state(run: _Run, params: Any, optimizer: Any, key: jax.Array) -> TrainState:
+    """Make a fresh state, every array straight in its sharding; `params` are used up, so memory holds them once."""
+    make = functools.partial(new_state, optimizer=optimizer)
+    shardings = state_shardings(run.policy.model, jax.eval_shape(make, params, key=key), run.mesh)
+    return jax.jit(make, out_shardings=shardings, donate_argnums=0)(params, key=key)
 
 
 @functools.cache

@@ -6,18 +6,20 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_agent.algorithms.grpo import informative_rows
-from jaxrl_agent.learner.fused_step import Experience
+from jaxrl_agent.learner.fused_step import Experience, StepSettings, paid_rollout
 from jaxrl_agent.rollout.budget import N_LEVELS
 from jaxrl_agent.types import StopReason
 
 
-def summarise(experience: Experience) -> dict[str, jax.Array]:
+def summarise(settings: StepSettings, experience: Experience) -> dict[str, jax.Array]:
     """Compute the metrics of one rollout on device.
 
     The step reward is the exact value of the action taken (Q* at gamma 0.99), averaged in three ways, because long
     failing trajectories drag the pooled mean down without any change of skill ("Training dynamics").
 
     Args:
+        settings: static settings; they say which rewards are paid and which rows count, hence which groups have a
+            gradient.
         experience: from `roll_out`.
 
     Returns:
@@ -34,7 +36,9 @@ def summarise(experience: Experience) -> dict[str, jax.Array]:
     counts_B = jnp.maximum(rollout.n_turns_B, 1)
     groups = experience.fraction_P.shape[0]
     group_size = rollout.success_B.shape[0] // groups
-    useful_P = informative_rows(rollout.return_B, rollout.group_B).reshape(groups, group_size).any(axis=1)
+    paid, counted_B = paid_rollout(settings, rollout)
+    useful_B = informative_rows(paid.return_B, paid.group_B, mask_B=counted_B)
+    useful_P = useful_B.reshape(groups, group_size).any(axis=1)
     level_PF = jax.nn.one_hot(experience.fraction_P, N_LEVELS)
     return {
         "trajectory_reward": rollout.return_B.mean(),

@@ -67,8 +67,9 @@ def update_policy(
 
     Returns:
         The state (update counter untouched) and float32 scalars: loss, grad_norm, clip_fraction, entropy, kl (k3
-        against the policy that sampled), reference_kl, reference_kl_clamped (share of tokens), sampler_trainer_max_diff and _mean_diff (first mini-batch,
-        where both are the same policy), loss_tokens, skipped_steps.
+        against the policy that sampled), reference_kl, reference_kl_clamped (share of tokens),
+        sampler_trainer_max_diff and _mean_diff (first mini-batch, where both are the same policy), loss_tokens,
+        skipped_steps.
     """
     batch = rows.lengths_B.shape[0]
     size = batch // settings.mini_batches
