@@ -12,6 +12,12 @@ from jaxrl_agent.models.tokenizer import Tokenizer, load_tokenizer
 from jaxrl_agent.tasks.frozenlake import QUALITY_GAMMA, LakeData, LakeInstances, LakeTask
 from jaxrl_agent.tasks.frozenlake_text import make_text
 
+FOUR_LAKES = (
+    ("SFFF", "FHFH", "FFFH", "HFFG"),
+    ("FFF", "FSH", "FGF"),
+    ("GFFF", "SFFF", "FFFF", "FFFF"),
+    ("FS", "GF"),
+)
 CHAT = {"text": "chat", "tokenizer": "byte", "max_tokens": 40}  # settings of a game in chat messages
 
 
