@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 
 import jax
@@ -64,8 +65,11 @@ def evaluate(
         game = assemble.build_game(config, "test", policy, mesh)
         budgets = enforced_budgets(config)
         sampling = SamplingSettings(temperature, config.rollout.top_k, config.rollout.top_p)
+        warnings = _warnings(sampling, config.evaluation.samples)
+        for warning in warnings:
+            display.say(f"warning: {warning}")
         runs = list(_runs(config, policy, game, sampling, budgets, seed, display))
-    result = _to_json(config, game, sampling, runs, seed)
+    result = {**_to_json(config, game, sampling, runs, seed), "warnings": warnings}
     return result, [trajectory for run in runs for trajectory in run.trajectories]
 
 
@@ -74,9 +78,18 @@ def enforced_budgets(config: Config) -> list[int]:
     t_max = config.task.t_max
     if config.task.budget_visibility == "hidden":
         return [t_max]
-    # Fractions are read as whole percents, because 0.3 * 50 is 15.000000000000002 and would round up to 16.
-    percents = [round(100 * fraction) for fraction in config.evaluation.budget_fractions]
-    return sorted({(percent * t_max + 99) // 100 for percent in percents})
+    # Rounded up, but not for the last bits of a float: 0.07 * 100 is 7.000000000000001.
+    return sorted({max(1, math.ceil(fraction * t_max - 1e-9)) for fraction in config.evaluation.budget_fractions})
+
+
+def _warnings(sampling: SamplingSettings, samples: int) -> list[str]:
+    """What a reader of the result must know."""
+    if sampling.temperature == 0 and samples > 1:
+        return [
+            f"temperature 0 draws no new replies: the {samples} samples of a task differ by the environment's chance "
+            "alone, so read K=1 only"
+        ]
+    return []
 
 
 def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[EnforcedRun]:
@@ -94,8 +107,9 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
             wanted = np.arange(batch * tasks, (batch + 1) * tasks) % len(game.instances)
             rollout = sample(policy.params, game.data, **_batch(wanted, budget, settings.samples, key))
             parts.append(to_host(_outcome(rollout)))
-            if len(trajectories) < STORED_TASKS * STORED_SAMPLES:
-                trajectories += _readable(rollout, game, policy.update, tasks, settings.samples)
+            if batch * tasks < STORED_TASKS:
+                numbers = range(batch * tasks, min((batch + 1) * tasks, STORED_TASKS, len(game.instances)))
+                trajectories += _readable(rollout, game, policy.update, numbers, settings.samples)
             display.update(
                 number * batches + batch + 1,
                 {"T": str(budget), "success": float(parts[-1]["first"].astype(bool).mean())},
@@ -119,22 +133,13 @@ def _outcome(rollout: Rollout) -> dict[str, jax.Array]:
     return {"first": jnp.where(rollout.success_B, rollout.n_turns_B, 0), "stop": rollout.stop_B}
 
 
-def _readable(rollout: Rollout, game: assemble.Game, update: int, tasks: int, samples: int) -> list[Trajectory]:
-    rows = [
-        task * samples + sample
-        for task in range(min(STORED_TASKS, tasks))
-        for sample in range(min(STORED_SAMPLES, samples))
-    ]
-    return list(
-        to_trajectories(
-            to_host(rollout),
-            game.instances,
-            game.tokenizer,
-            t_max=game.task.t_max,
-            policy_version=update,
-            rows=rows,
-        )
+def _readable(rollout: Rollout, game: assemble.Game, update: int, tasks: range, samples: int) -> list[Trajectory]:
+    """The first samples of the tasks that a batch begins with; a group is a task, whatever the batch."""
+    rows = [row * samples + sample for row in range(len(tasks)) for sample in range(min(STORED_SAMPLES, samples))]
+    trajectories = to_trajectories(
+        to_host(rollout), game.instances, game.tokenizer, t_max=game.task.t_max, policy_version=update, rows=rows
     )
+    return [dataclasses.replace(row, group_id=tasks.start + row.group_id) for row in trajectories]
 
 
 def _enforced_run(budget, parts, n_tasks: int, samples: int, trajectories) -> EnforcedRun:
