@@ -36,7 +36,7 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
     if str(PROJECT) not in sys.path:
         sys.path.append(str(PROJECT))  # config files build on one another: `from configs.NAME import get_config`
     try:
-        arguments = [sys.argv[0], *map(_checked_argument, sys.argv[1:])]
+        arguments = [sys.argv[0], *map(_checked_argument, _joined(sys.argv[1:]))]
     except JaxrlError as error:
         raise SystemExit(_report(error)) from None
     app.run(guarded, argv=arguments)
@@ -45,6 +45,17 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
 def _report(error: JaxrlError) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 1
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Write `--config FILE` as `--config=FILE`."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1].lstrip("-") == "config":
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _checked_argument(argument: str) -> str:
