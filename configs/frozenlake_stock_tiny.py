@@ -13,4 +13,5 @@ def get_config():
     """Warm start on the stock game, then GRPO at the full budget."""
     config = default_config()
     config.task.lake.foggy = False
+    config.optimizer.schedule = "linear"
     return config
