@@ -29,7 +29,7 @@ class PieceTable:
 
 def make_table(rows: Sequence[Sequence[int]]) -> PieceTable:
     """Build a table from lists of token ids (at least one row; rows may be empty)."""
-    width = max(1, *(len(row) for row in rows)) if rows else 1
+    width = max(map(len, rows))
     tokens_RW = np.zeros((len(rows), width), np.int32)
     for index, row in enumerate(rows):
         tokens_RW[index, : len(row)] = row
@@ -50,6 +50,8 @@ def join_pieces(slots: Sequence[tuple[PieceTable, jax.Array | int]]) -> tuple[ja
     tokens_W = jnp.zeros(total, jnp.int32)
     offset = jnp.int32(0)
     for table, row in slots:
+        if table.width == 0:
+            continue
         length = table.lengths_R[row]
         inside_W = (column_W >= offset) & (column_W < offset + length)
         piece_W = table.tokens_RW[row][jnp.clip(column_W - offset, 0, table.width - 1)]
