@@ -24,6 +24,7 @@ from jaxrl_agent.types import Rollout
 
 LOGPROB_TOLERANCE = 1e-4  # float32 on CPU
 ARGUMENTS = {"instances": range(4), "budgets": (4, 3, 4, 1), "rows": range(7, 23)}
+SEED = 1  # one under which no draw falls within rounding of the border between two tokens
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def collect_anew(game, config, params, **arguments: Any) -> Rollout:
         instances_P=np.array(ARGUMENTS["instances"], np.int32),
         budgets_P=np.array(ARGUMENTS["budgets"], np.int32),
         row_ids_B=np.array(ARGUMENTS["rows"], np.uint32),
-        key=jax.random.key(0),
+        key=jax.random.key(SEED),
     )
 
 
@@ -57,7 +58,7 @@ def assert_same(found: Rollout, expected: Rollout) -> None:
 
 @pytest.fixture(scope="module")
 def expected(game) -> Rollout:
-    rollout = play(game, *lean(game), **ARGUMENTS)
+    rollout = play(game, *lean(game), **ARGUMENTS, seed=SEED)
     assert len(set(rollout.batch.tokens_BL[rollout.batch.loss_mask_BL].tolist())) > 5
     return rollout
 
