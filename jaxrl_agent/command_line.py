@@ -159,10 +159,10 @@ def print_grid(result: Json) -> None:
     """Print Pass@(K,T) of an evaluation as a table, one line for each K."""
     cells = {(cell["K"], cell["T"]): cell for cell in result["grid"]}
     ts = sorted({t for _, t in cells})
-    print("Pass@(K,T)  " + "".join(f"{f'T={t}':>22}" for t in ts))
+    print("Pass@(K,T)  " + "".join(f"{f'T={t}':>20}" for t in ts))
     for k in sorted({k for k, _ in cells}):
         row = (cells[k, t] for t in ts)
-        print(f"K={k:<10}" + "".join(f"{c['value']:>8.3f} [{c['ci_low']:.3f}, {c['ci_high']:.3f}]"[:22] for c in row))
+        print(f"K={k:<10}" + "".join(f"{c['value']:>8.3f} {c['ci_low']:.3f}-{c['ci_high']:.3f}" for c in row))
 
 
 def _fraction(text: str) -> float:

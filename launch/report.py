@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from jaxrl_agent.command_line import run_main
-from jaxrl_agent.report.page import write_report
+from jaxrl_agent.report.page import load_runs, write_report
+from jaxrl_agent.report.terminal import headline
 
 RUNS = flags.DEFINE_list("runs", None, "Runs to compare as NAME=DIR,NAME=DIR...; the first is the reference.")
 OUT = flags.DEFINE_string("out", None, "HTML file to write; missing folders are made.")
@@ -27,6 +28,7 @@ flags.mark_flags_as_required(["runs", "out"])
 def main(_: Sequence[str]) -> None:
     """Write the report and say where it is."""
     path = write_report(RUNS.value, OUT.value, evaluation=EVALUATION.value)
+    print(headline(load_runs(RUNS.value, evaluation=EVALUATION.value)))
     print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KiB)")
 
 

@@ -52,16 +52,20 @@ def write_report(runs: Sequence[str], out: str | Path, *, evaluation: str = "") 
     out = Path(out).expanduser().resolve()
     if out.is_dir():
         raise ArgumentError("--out must be a file", value=str(out), remedy=f"For example --out={out / 'report.html'}.")
+    text = render(load_runs(runs, evaluation=evaluation))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    return out
+
+
+def load_runs(runs: Sequence[str], *, evaluation: str = "") -> list[Run]:
+    """Read `NAME=DIR` items, see `write_report`."""
     pairs = parse_runs(runs)
     if len(pairs) > MAX_RUNS:
         raise ArgumentError(
             f"a report shows at most {MAX_RUNS} runs", value=len(pairs), remedy="Write several reports."
         )
-    loaded = [load_run(name, path, slot=i, evaluation=evaluation) for i, (name, path) in enumerate(pairs)]
-    text = render(loaded)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
-    return out
+    return [load_run(name, path, slot=i, evaluation=evaluation) for i, (name, path) in enumerate(pairs)]
 
 
 def render(runs: Sequence[Run]) -> str:
