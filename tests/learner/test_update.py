@@ -26,7 +26,6 @@ THREE_AXES = "data:2,fsdp:2,tensor:2"
 LENGTH, WIDTH, ROWS = 24, 8, 16
 ADAMW, _ = make_optimizer(learning_rate=1e-2, weight_decay=0.01, clip_norm=1.0)
 SGD = optax.sgd(1.0)  # what a parameter moves by is its gradient
-SHALLOW = dataclasses.replace(EVEN_MODEL, num_hidden_layers=1)
 PLAIN = AlgorithmConfig()
 EXTRAS = AlgorithmConfig(entropy_coefficient=0.02, kl_coefficient=0.1, importance_cap=1.1)
 
@@ -54,7 +53,7 @@ def adamw_settings(model=EVEN_MODEL):
 
 
 def sgd_settings(algorithm=PLAIN, *, micro_batch_tokens=4 * LENGTH):
-    return UpdateSettings(SHALLOW, algorithm, SGD, 0.8, mini_batches=1, micro_batch_tokens=micro_batch_tokens)
+    return UpdateSettings(EVEN_MODEL, algorithm, SGD, 0.8, mini_batches=1, micro_batch_tokens=micro_batch_tokens)
 
 
 def start(settings: UpdateSettings, mesh, params=None) -> TrainState:
@@ -167,7 +166,7 @@ def test_later_updates_compile_nothing(mesh_text):
 
 @pytest.mark.parametrize("tokens", [1, 10_000], ids=["row by row", "all at once"])
 def test_the_size_of_micro_batches_changes_rounding_alone(tokens):
-    rows = rows_of(SHALLOW)
+    rows = rows_of(EVEN_MODEL)
     state, metrics = updated(sgd_settings(micro_batch_tokens=tokens), rows)
     expected_state, expected_metrics = updated(sgd_settings(), rows)
     assert_close(state.params, expected_state.params, 1e-6)
@@ -202,14 +201,14 @@ def plain_scores():
 
     @jax.jit
     def scores(params, tokens_BL, lengths_B):
-        logits_BLV = forward(SHALLOW, params, tokens_BL, lengths_B) / 0.8
+        logits_BLV = forward(EVEN_MODEL, params, tokens_BL, lengths_B) / 0.8
         logp_BLV = jax.nn.log_softmax(logits_BLV)[:, :-1]
         logprobs_BL = jnp.take_along_axis(logp_BLV, tokens_BL[:, 1:, None], axis=-1)[..., 0]
         entropy_BL = -jnp.sum(jnp.exp(logp_BLV) * logp_BLV, axis=-1)
         return tuple(jnp.pad(values_BL, ((0, 0), (1, 0))) for values_BL in (logprobs_BL, entropy_BL))
 
-    rows = rows_of(SHALLOW)
-    return jax.vjp(lambda params: scores(params, rows.tokens_BL, rows.lengths_B), params_of(SHALLOW))
+    rows = rows_of(EVEN_MODEL)
+    return jax.vjp(lambda params: scores(params, rows.tokens_BL, rows.lengths_B), params_of(EVEN_MODEL))
 
 
 def scatter(values_BW, rows):
@@ -243,12 +242,12 @@ def plain_policy_loss(rows, logprobs_BL, algorithm: AlgorithmConfig, **options):
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_the_gradient_is_that_of_the_loss_of_the_whole_mini_batch(aggregation):
-    rows = rows_of(SHALLOW)
+    rows = rows_of(EVEN_MODEL)
     algorithm = AlgorithmConfig(aggregation=aggregation, dual_clip=3.0 if aggregation == "token_mean" else 0.0)
     state, metrics = updated(sgd_settings(algorithm), rows)
     loss, gradient = plain_gradient(lambda logprobs_BL, _: plain_policy_loss(rows, logprobs_BL, algorithm))
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-7)
-    moved = jax.tree.map(np.subtract, params_of(SHALLOW), state.params)
+    moved = jax.tree.map(np.subtract, params_of(EVEN_MODEL), state.params)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient))
     assert largest > 1e-4
     for leaf, expected in zip(jax.tree.leaves(moved), jax.tree.leaves(gradient), strict=True):
@@ -256,7 +255,7 @@ def test_the_gradient_is_that_of_the_loss_of_the_whole_mini_batch(aggregation):
 
 
 def test_kl_entropy_and_importance_weights_enter_the_gradient_with_their_signs():
-    rows = rows_of(SHALLOW)
+    rows = rows_of(EVEN_MODEL)
     state, metrics = updated(sgd_settings(EXTRAS), rows)
     mask_BL, old_BL, ref_BL = (
         scatter(part, rows) for part in (rows.mask_BW, rows.old_logprobs_BW, rows.ref_logprobs_BW)
@@ -274,12 +273,12 @@ def test_kl_entropy_and_importance_weights_enter_the_gradient_with_their_signs()
 
     loss, gradient = plain_gradient(loss_of)
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
-    moved = jax.tree.map(np.subtract, params_of(SHALLOW), state.params)
+    moved = jax.tree.map(np.subtract, params_of(EVEN_MODEL), state.params)
     assert_close(moved, jax.device_get(gradient), 1e-4)
 
 
 def test_metrics_are_means_over_the_tokens_in_the_loss():
-    rows = rows_of(SHALLOW)
+    rows = rows_of(EVEN_MODEL)
     _, metrics = updated(sgd_settings(EXTRAS), rows)
     mask_BL = scatter(rows.mask_BW, rows)
     logprobs, entropy = (np.asarray(values_BL)[mask_BL] for values_BL in plain_scores()[0])
@@ -318,7 +317,7 @@ def test_metrics_are_means_over_the_tokens_in_the_loss():
     ],
 )
 def test_ratios_beyond_the_clip_give_no_gradient_and_upwards_there_is_more_room(ratio, advantage, moves):
-    rows = rows_of(SHALLOW)
+    rows = rows_of(EVEN_MODEL)
     logprobs_BL = np.asarray(plain_scores()[0][0])
     now_BW = np.take_along_axis(logprobs_BL, rows.positions_BW, axis=1)
     rows = rows.replace(
@@ -326,12 +325,12 @@ def test_ratios_beyond_the_clip_give_no_gradient_and_upwards_there_is_more_room(
         advantages_BW=np.where(rows.mask_BW, advantage, 0).astype(np.float32),
     )
     state, metrics = updated(sgd_settings(), rows)
-    assert same_bits(state.params, params_of(SHALLOW)) != moves
+    assert same_bits(state.params, params_of(EVEN_MODEL)) != moves
     assert (metrics["clip_fraction"] == 0) == moves
 
 
 def test_the_entropy_bonus_raises_entropy():
-    settings, rows = sgd_settings(EXTRAS), rows_of(SHALLOW)
+    settings, rows = sgd_settings(EXTRAS), rows_of(EVEN_MODEL)
     now_BW = np.take_along_axis(np.asarray(plain_scores()[0][0]), rows.positions_BW, axis=1)
     # Without advantages, and at the reference, where k3 is flat, nothing else moves the policy.
     rows = rows.replace(advantages_BW=np.zeros_like(now_BW), ref_logprobs_BW=now_BW)
@@ -342,7 +341,7 @@ def test_the_entropy_bonus_raises_entropy():
 
 
 def test_tokens_outside_the_loss_mask_have_no_say_whatever_they_hold():
-    rows = rows_of(SHALLOW)
+    rows = rows_of(EVEN_MODEL)
     mask_BW = rows.mask_BW & (np.arange(ROWS) % 4 > 0)[:, None]  # rows that a limit cut
     expected, expected_metrics = updated(sgd_settings(), rows.replace(mask_BW=mask_BW))
     spoiled = rows.replace(
