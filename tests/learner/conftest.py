@@ -33,10 +33,10 @@ class Lesson:
 
     def state(self, seed: int = 3) -> TrainState:
         """A fresh state on one device, placed as an update leaves it."""
-        return fresh_state(self.params, self.settings.update.optimizer, jax.random.key(seed))
+        return place_state(self.params, self.settings.update.optimizer, jax.random.key(seed))
 
 
-def fresh_state(params: Any, optimizer: Any, key: jax.Array) -> TrainState:
+def place_state(params: Any, optimizer: Any, key: jax.Array) -> TrainState:
     make = functools.partial(new_state, optimizer=optimizer)
     shardings = state_shardings(EVEN_MODEL, jax.eval_shape(make, params, key=key), one_device())
     return jax.jit(make, out_shardings=shardings)(params, key=key)
@@ -58,13 +58,19 @@ def lesson() -> Lesson:
         game = assemble.build_game(config, "train", policy, one_device())
         warm = assemble.build_warm_start(config, policy, game)
         steps = jax.jit(functools.partial(warm_start_steps, warm, count=WARM_UPDATES // 4), donate_argnums=0)
-        state = fresh_state(policy.params, warm.optimizer, jax.random.key(1))
+        state = place_state(policy.params, warm.optimizer, jax.random.key(1))
         losses = []
         for _ in range(4):
             state, metrics = steps(state, game.data)
             losses.append(float(metrics["loss"]))
         settings = assemble.build_step(config, policy, game)
     return Lesson(config, game, settings, jax.device_get(state.params), losses)
+
+
+@pytest.fixture(scope="session")
+def fresh_state() -> Callable[..., TrainState]:
+    """Make a state on one device, placed as an update leaves it: (params, optimizer, key)."""
+    return place_state
 
 
 @pytest.fixture(scope="session")
