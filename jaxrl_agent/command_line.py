@@ -31,6 +31,9 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
             main(arguments)
         except JaxrlError as error:
             return _report(error)
+        except KeyboardInterrupt:
+            print("error: interrupted", file=sys.stderr)
+            return 130
         return 0
 
     if str(PROJECT) not in sys.path:
@@ -44,7 +47,7 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
 
 def _report(error: JaxrlError) -> int:
     print(f"error: {error}", file=sys.stderr)
-    return 1
+    return getattr(error, "exit_code", 1)
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:

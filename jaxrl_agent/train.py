@@ -22,6 +22,7 @@ from jaxrl_agent.checkpoint import (
 )
 from jaxrl_agent.config import Config, build_config, to_dict
 from jaxrl_agent.errors import CheckpointError
+from jaxrl_agent.interrupts import Interrupted, Interrupts
 from jaxrl_agent.learner.fused_step import Experience, StepSettings, learn, roll_out
 from jaxrl_agent.learner.optimizer import check_skips
 from jaxrl_agent.learner.rollout_metrics import summarise
@@ -62,6 +63,7 @@ class _Run:
     mesh: jax.sharding.Mesh
     checkpoints: Checkpoints
     display: Display
+    signals: Interrupts
     key: jax.Array
 
     def save(self, phase: str, state: TrainState) -> None:
@@ -94,6 +96,7 @@ def train(config: Config, run_dir: str | Path, *, resume: bool = False, display:
         CheckpointError: the directory holds a run and `resume` is False, or a run with other settings.
         ConfigError, TokenizerError, MapError, WeightsError: the settings cannot be met.
         NonFiniteError: too many optimizer steps in a row were not finite.
+        Interrupted: SIGINT or SIGTERM came; the state after the latest update is saved.
     """
     assemble.check_names(config)
     assemble.check_start(config)
@@ -106,8 +109,9 @@ def train(config: Config, run_dir: str | Path, *, resume: bool = False, display:
         step = assemble.build_step(config, policy, game)
         warm = assemble.build_warm_start(config, policy, game) if _warm_updates(config) else None
         folder = _open(config, run_dir)  # only now, so that settings that cannot be met leave no directory behind
-        with Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints) as checkpoints:
-            run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, key_run)
+        keep = config.train.keep_checkpoints
+        with Checkpoints(folder.checkpoints, keep=keep) as checkpoints, Interrupts() as signals:
+            run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, signals, key_run)
             state = _warm_start(run, saved)
             _reinforce(run, state)
     return folder
@@ -191,8 +195,11 @@ def _warm_start(run: _Run, saved: Json | None) -> TrainState:
         run.folder.append_metrics({"update": done, **values}, file="warm_start.jsonl")
         run.display.update(done, {"loss": values["loss"]})
         check_skips(state.skips, limit=warm.optimizer.max_bad_updates)
-        if done % warm.checkpoint_every < count and done < total:
+        number = run.signals.noted(done)
+        if done < total and (number or done % warm.checkpoint_every < count):
             run.save(WARM_START, state)
+        if done < total and number:
+            raise Interrupted(number, f"{done} of {total} supervised updates")
     return _begin_reinforcement(run, state.params)
 
 
@@ -201,7 +208,8 @@ def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
     state = _first_state(run, params, run.step.update.optimizer, jax.random.fold_in(run.key, 1))
     if run.config.algorithm.kl_coefficient > 0:
         with Checkpoints(run.folder.reference, keep=1) as reference:
-            reference.save_params(0, state.params, run.describe(REINFORCE, 0))
+            if reference.latest() is None:  # else the run was killed just here, and the parameters are the same
+                reference.save_params(0, state.params, run.describe(REINFORCE, 0))
     run.save(REINFORCE, state)
     return state
 
@@ -228,8 +236,11 @@ def _reinforce(run: _Run, state: TrainState) -> None:
         check_skips(state.skips, limit=config.optimizer.max_bad_updates)
         if done % config.train.trajectories_every == 0 or done == total:
             _store_trajectories(run, experience, done)
-        if done % config.train.checkpoint_every == 0 or done == total:
+        number = run.signals.noted(done)
+        if number or done % config.train.checkpoint_every == 0 or done == total:
             run.save(REINFORCE, state)
+        if number and done < total:
+            raise Interrupted(number, f"{done} of {total} updates")
 
 
 def _row(update: int, metrics: dict[str, np.ndarray], seconds: dict[str, float], compiles: int) -> Json:

@@ -20,7 +20,7 @@ PACKAGE = "jaxrl_agent"
 # another.
 FLOORS = (
     {"types", "errors", "config", "run_dir"},
-    {"statistics", "parallel", "progress"},
+    {"statistics", "parallel", "progress", "interrupts"},
     {"models", "envs", "sandbox", "algorithms", "data"},
     {"tasks"},
     {"rollout"},
