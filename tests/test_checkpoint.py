@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import shutil
 
 import jax
@@ -168,14 +167,10 @@ def test_a_checkpoint_that_lost_a_part_is_refused_in_one_line(copied, lost):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax drops its other reads
 def test_a_checkpoint_with_damaged_arrays_is_refused(copied):
-    for file in (copied / "7" / "params").rglob("*"):
-        if file.is_file() and file.parent.name == "d":
-            file.write_bytes(b"\0" * file.stat().st_size)
+    (copied / "7" / "params" / "manifest.ocdbt").write_bytes(b"\0" * 100)
     with Checkpoints(copied) as checkpoints, pytest.raises(CheckpointError, match="checkpoint 7 must be readable"):
         checkpoints.restore(like(one_device()))
-    gc.collect()
 
 
 @pytest.mark.parametrize(
