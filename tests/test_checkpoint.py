@@ -30,6 +30,9 @@ from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.run_dir import RunDir
 from jaxrl_agent.testing.small import EVEN_MODEL, ODD_MODEL, one_device
 
+# A read that fails leaves other reads of orbax unfinished, which the garbage collector then notices.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 OPTIMIZER, _ = make_optimizer(learning_rate=1e-2, weight_decay=0.01, clip_norm=1.0)
 META = describe_policy(EVEN_MODEL, "lake_words", {"seed": 0}, phase=REINFORCE, update=7)
 
