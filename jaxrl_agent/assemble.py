@@ -61,6 +61,8 @@ def check_names(config: Config) -> None:
     ):
         if name not in known:
             raise unknown_name(f"config.{key} must be a known name", name, known)
+    if not config.init:  # else the checkpoint's own shape counts
+        check_think(config)
     with_runtime(get_preset(config.model.preset), config)
     parse_mesh(config.mesh)
     schedule = build_schedule(config)
@@ -73,6 +75,20 @@ def check_names(config: Config) -> None:
             "budget_mix_marginal needs config.task.budget_visibility=hidden",
             value=config.task.budget_visibility,
             remedy="An agent that is told its budget can act on it, which the marginal reward cannot see.",
+        )
+
+
+def check_think(config: Config) -> None:
+    """Refuse rows that begin anew where episodes are played on the device, which only ever appends.
+
+    Raises:
+        ConfigError: reasoning is to be left out of later rows.
+    """
+    if config.task.think == "strip_by_rows":
+        raise ConfigError(
+            "config.task.think=strip_by_rows needs a task that is played on the host",
+            value=config.task.name,
+            remedy="Set config.task.think=keep: reasoning stays in the context, and a trajectory is one row.",
         )
 
 
@@ -102,7 +118,9 @@ def build_game(config: Config, split: str, policy: Policy, mesh: jax.sharding.Me
     Raises:
         TokenizerError: the tokenizer has more ids than the model, or lacks a word.
         MapError: the settings allow too few maps.
+        ConfigError: the device path cannot treat reasoning as the settings want.
     """
+    check_think(config)
     tokenizer, vocab_size = load_tokenizer(policy.tokenizer), policy.model.vocab_size
     if tokenizer.vocab_size > vocab_size:
         raise TokenizerError(
@@ -115,12 +133,23 @@ def build_game(config: Config, split: str, policy: Policy, mesh: jax.sharding.Me
 
 
 def initial_policy(config: Config, mesh: jax.sharding.Mesh, key: jax.Array) -> Policy:
-    """Load the policy that `config.init` names, or draw fresh parameters of the preset, sharded over `mesh`."""
+    """Load the policy that `config.init` names, or draw fresh parameters of the preset, sharded over `mesh`.
+
+    Raises:
+        ConfigError: the run that it comes from treated reasoning otherwise.
+    """
     if not config.init:
         model = with_runtime(get_preset(config.model.preset), config)
         draw = jax.jit(init_params, static_argnums=0, out_shardings=param_shardings(model, mesh))
         return Policy(model, draw(model, key), config.task.tokenizer)
     found = load_policy(config.init, mesh=mesh)
+    if found.think not in (None, config.task.think):
+        raise ConfigError(
+            f"config.task.think must be that of {config.init} ({found.think})",
+            value=config.task.think,
+            remedy="What two treatments of reasoning yield is not comparable; to mix them on purpose, export the "
+            "weights and give them as hf:DIR.",
+        )
     tokenizer = found.tokenizer or config.task.tokenizer or split_policy_name(config.init)[1]
     return Policy(with_runtime(found.model, config), found.params, tokenizer, found.update)
 

@@ -42,3 +42,25 @@ def strict_rank_promotion():
     """Make numpy-style rank promotion an error, so that a forgotten axis can not broadcast."""
     with jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory):
+    """A finished run that taught a tiny policy its eight lakes."""
+    from jaxrl_agent.progress import Display
+    from jaxrl_agent.testing.small import small_config, small_preset
+    from jaxrl_agent.train import train
+
+    config = small_config(
+        warm_start__updates=200,
+        warm_start__batch=16,
+        warm_start__log_every=50,
+        warm_start__checkpoint_every=100,
+        warm_start__optimizer__learning_rate=1e-2,
+        warm_start__optimizer__warmup=10,
+        train__updates=24,
+        train__checkpoint_every=12,
+        train__trajectories_every=12,
+    )
+    with small_preset():
+        return train(config, tmp_path_factory.mktemp("runs") / "small", display=Display(quiet=True))

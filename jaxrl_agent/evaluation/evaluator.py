@@ -55,10 +55,11 @@ def evaluate(
         The evaluation as JSON values, and a few trajectories to read.
 
     Raises:
-        ConfigError: no policy is named.
+        ConfigError: no policy is named, or a name in the settings is unknown.
     """
     if not config.init:
         raise ConfigError("an evaluation needs a policy", value=config.init, remedy="Give run:DIR or hf:DIR.")
+    assemble.check_names(config)
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh), display or Display(quiet=not is_writer()) as display:
         policy = assemble.initial_policy(config, mesh, jax.random.key(0))
@@ -169,7 +170,7 @@ def _to_json(
         "n_samples": n_samples,
         "t_max": task.t_max,
         "budget_visibility": task.budget_visibility,
-        "sampling": {**dataclasses.asdict(sampling), "seed": seed, "max_tokens": task.max_tokens},
+        "sampling": {**dataclasses.asdict(sampling), "seed": seed, "max_tokens": task.max_tokens, "think": task.think},
         "could_not_check": sum(run.could_not_check for run in runs),
         "grid": [
             row

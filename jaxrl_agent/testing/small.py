@@ -47,12 +47,14 @@ PRESET = "small"  # name of EVEN_MODEL while `small_preset` is active
 
 @contextlib.contextmanager
 def small_preset() -> Iterator[None]:
-    """Let `config.model.preset` name EVEN_MODEL."""
+    """Let `config.model.preset` name EVEN_MODEL; contexts may overlap."""
+    before = dict(sizes.PRESETS)
     sizes.PRESETS[PRESET] = EVEN_MODEL
     try:
         yield
     finally:
-        del sizes.PRESETS[PRESET]
+        if PRESET not in before:
+            sizes.PRESETS.pop(PRESET, None)
 
 
 def small_values(**changes: Any) -> Any:
