@@ -139,6 +139,7 @@ class LoadedPolicy:
     params: Any
     tokenizer: str | None  # None where the checkpoint does not say
     update: int  # reinforcement-learning updates that it has seen; 0 for given weights
+    think: str | None = None  # how its run treated reasoning; None for given weights
 
 
 def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> LoadedPolicy:
@@ -160,7 +161,9 @@ def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> LoadedPolicy:
         meta = checkpoints.meta()
         config = Qwen3Config.from_hf(meta["model"])
         params = checkpoints.restore_params(abstract_params(config, mesh))
-        return LoadedPolicy(config, params, meta["tokenizer"], meta["update"] if meta["phase"] == REINFORCE else 0)
+        update = meta["update"] if meta["phase"] == REINFORCE else 0
+        think = meta["config"].get("task", {}).get("think")
+        return LoadedPolicy(config, params, meta["tokenizer"], update, think)
 
 
 def split_policy_name(spec: str) -> tuple[str, str]:

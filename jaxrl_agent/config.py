@@ -18,6 +18,7 @@ import ml_collections
 from jaxrl_agent.errors import ConfigError
 
 VISIBILITIES = ("hidden", "total", "remaining")
+THINK_POLICIES = ("off", "keep", "strip_by_rows")  # see models.chat_template.Dialogue
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm")
 
 _BOUNDS = {
@@ -68,6 +69,9 @@ class TaskConfig:
     name: str = setting("frozenlake", "name in tasks.TASKS")
     tokenizer: str = setting("lake_words", "embedded name, folder, or hub name; with --init=hf:DIR empty means DIR")
     text: str = setting("words", "prompt style: bare words, or chat messages", choices=("words", "chat"))
+    think: str = setting(
+        "off", "reasoning in chat: none, kept in the context, or left out of later rows", choices=THINK_POLICIES
+    )
     t_max: int = setting(16, "largest budget", unit="turns", low=1)
     budget_visibility: str = setting("total", "what the agent is told of its budget", choices=VISIBILITIES)
     max_tokens: int = setting(2, "tokens that one reply may have", unit="tokens", low=1)
@@ -294,6 +298,12 @@ def _check_consistency(config: Config) -> None:
         )
     if lake.min_size > lake.max_size or lake.min_holes > lake.max_holes:
         raise ConfigError("config.task.lake: a smallest value must not exceed its largest one", value=to_dict(lake))
+    if task.text == "words" and task.think != "off":
+        raise ConfigError(
+            "config.task.think must be off with config.task.text=words",
+            value=task.think,
+            remedy="A reply in bare words has no room for reasoning; set config.task.text=chat.",
+        )
     if rollout.prompts_per_update > task.n_train:
         raise ConfigError(
             f"config.rollout.prompts_per_update must not exceed config.task.n_train ({task.n_train})",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -82,6 +83,24 @@ class Rollout:
     stop_B: jax.Array  # int32, StopReason code
     return_B: jax.Array  # float32, sum of turn rewards
     success_B: jax.Array  # bool
+
+
+@dataclasses.dataclass
+class TokenRow:
+    """One token row while the host writes it: ids are appended, and never taken back or changed."""
+
+    ids: list[int] = dataclasses.field(default_factory=list)
+    turns: list[int] = dataclasses.field(default_factory=list)  # turn that sampled the id; -1 for ids of others
+
+    def append(self, ids: Sequence[int], *, turn: int = -1) -> None:
+        """Write ids behind the others; `turn` is that of the policy's own ids."""
+        self.ids += ids
+        self.turns += [turn] * len(ids)
+
+    @property
+    def loss_mask(self) -> list[bool]:
+        """True on ids that the policy sampled."""
+        return [turn >= 0 for turn in self.turns]
 
 
 @dataclasses.dataclass(frozen=True)

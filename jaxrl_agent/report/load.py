@@ -13,7 +13,7 @@ from jaxrl_agent.run_dir import Json, RunDir
 
 DEFAULT_EVALUATION = "test"
 _COMPARED = ("task", "split", "data_hash", "t_max", "budget_visibility", "n_tasks")
-_COMPARED_SAMPLING = ("temperature", "top_k", "top_p")
+_COMPARED_SAMPLING = ("temperature", "top_k", "top_p", "think")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _check_evaluation(result: Json, where: str) -> None:
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Refuse runs whose evaluations differ in tasks, budgets, what the agent was told, or sampling.
+    """Refuse runs whose evaluations differ in tasks, budgets, what the agent was told, reasoning, or sampling.
 
     Raises:
         RunError: names the first setting that differs, and its value in both runs.

@@ -110,7 +110,7 @@ def _chat_text(config: TaskConfig, tokenizer, descs: Sequence[Sequence[str]], vo
         ),
         look=make_table([[], *(encode(_look_sentence(mask)) for mask in range(2**N_MOVES))]),
         turns_left=make_table([[], *(encode(f"Turns left: {n}.\n") for n in turns)]),
-        turn_end=make_table([[*encode("Your move?"), *chat.close, *chat.open_reply(thinking=False)]]),
+        turn_end=make_table([[*encode("Your move?"), *chat.close, *chat.open_reply(thinking=config.think != "off")]]),
         replies=make_table([[*encode(f"<action>{name}</action>"), chat.end] for name in actions]),
         grammar=tagged_action(tokenizer, actions, chat.stop_ids, vocab_size=vocab_size, think_ids=chat.think_ids),
     )
