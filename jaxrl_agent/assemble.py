@@ -61,9 +61,9 @@ def check_names(config: Config) -> None:
     ):
         if name not in known:
             raise unknown_name(f"config.{key} must be a known name", name, known)
+    check_think(config)
     if not config.init:  # else the checkpoint's own shape counts
-        check_think(config)
-    with_runtime(get_preset(config.model.preset), config)
+        with_runtime(get_preset(config.model.preset), config)
     parse_mesh(config.mesh)
     schedule = build_schedule(config)
     jax.eval_shape(lambda key: schedule(config.task.t_max, 1, key, 0), jax.random.key(0))
