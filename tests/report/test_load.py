@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxrl_agent.errors import ArgumentError, RunError
-from jaxrl_agent.report.load import choose_evaluation, load_run, parse_runs, setting
+from jaxrl_agent.report.load import check_comparable, choose_evaluation, load_run, parse_runs, setting
 from jaxrl_agent.run_dir import RunDir, read_json, write_json
 
 
@@ -83,6 +83,19 @@ def test_a_hidden_budget_cuts_the_one_set_of_samples(runs):
 def test_malformed_evaluations_are_refused(runs, changes, message):
     with pytest.raises(RunError, match=message):
         edited(runs["base"], **changes)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("think", "keep"), ("think", None), ("temperature", 0.5), ("top_k", 7), ("top_p", 0.9)]
+)
+def test_runs_that_were_sampled_in_different_ways_are_not_compared(runs, key, value):
+    sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "think": "off"}
+    one, same, other = (
+        edited(runs["base"], sampling=values) for values in (sampling, sampling, {**sampling, key: value})
+    )
+    check_comparable([one, same])
+    with pytest.raises(RunError, match=rf"the same sampling\.{key}.*{value}"):
+        check_comparable([one, same, other])
 
 
 def test_a_line_without_update_is_refused(runs):
