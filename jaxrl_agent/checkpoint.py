@@ -124,7 +124,7 @@ def describe_policy(model: Qwen3Config, tokenizer: str | None, config: Json, *, 
     Args:
         model: shape of the network.
         tokenizer: what the policy speaks; None leaves it to the configuration of whoever loads it.
-        config: settings of the run.
+        config: settings that the policy was trained with; none for given weights.
         phase: WARM_START or REINFORCE.
         update: updates of this phase so far.
     """
@@ -157,13 +157,15 @@ def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> LoadedPolicy:
     if kind == "hf":
         config, params = load_hf(path, mesh=mesh)
         return LoadedPolicy(config, params, None, 0)
-    with Checkpoints(RunDir.open(path).checkpoints) as checkpoints:
+    run = RunDir.open(path)
+    with Checkpoints(run.checkpoints) as checkpoints:
         meta = checkpoints.meta()
         config = Qwen3Config.from_hf(meta["model"])
         params = checkpoints.restore_params(abstract_params(config, mesh))
         update = meta["update"] if meta["phase"] == REINFORCE else 0
         think = meta["config"].get("task", {}).get("think")
-        return LoadedPolicy(config, params, meta["tokenizer"], update, think)
+        tokenizer = str(run.tokenizer) if run.tokenizer.is_dir() else meta["tokenizer"]
+        return LoadedPolicy(config, params, tokenizer, update, think)
 
 
 def split_policy_name(spec: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@
     DIR/trajectories/*.jsonl     one line for each trajectory
     DIR/checkpoints/             orbax
     DIR/reference/               orbax, the reference policy of a KL term
+    DIR/tokenizer/               the policy's tokenizer, in a run made from a weights folder that has one
     DIR/evaluations/*.json       results of evaluate.py
 
 Every JSON file is written whole or not at all; line files are cut back to the restored update on resume,
@@ -146,6 +147,11 @@ class RunDir:
     def reference(self) -> Path:
         """Folder of the reference policy's parameters, kept where a KL term needs them."""
         return self.path / "reference"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Folder of the policy's own tokenizer, where the run carries it."""
+        return self.path / "tokenizer"
 
     def config(self) -> Json:
         """The resolved configuration that the run was started with."""

@@ -28,7 +28,7 @@ FLOORS = (
     {"checkpoint"},
     {"assemble"},  # a config's names become objects
     {"evaluation"},
-    {"train", "analysis"},
+    {"train", "convert", "analysis"},
     {"report", "sweeps", "planning", "audit", "benchmark", "command_line"},
     {"testing"},  # for tests alone
 )

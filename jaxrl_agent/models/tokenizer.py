@@ -258,19 +258,26 @@ def load_tokenizer(path_or_name: str | Path) -> Tokenizer:
     return _load(str(path_or_name))
 
 
-@functools.cache
-def _load(name: str) -> Tokenizer:
-    if name == "byte":
-        return ByteTokenizer()
-    if name == "lake_words":
-        return WordTokenizer("lake_words", LAKE_WORDS, _LAKE_CONTROL)
+def tokenizer_folder(name: str) -> Path | None:
+    """Find the folder of a tokenizer's files, None for an embedded one; TokenizerError if nothing is there."""
+    if name in _EMBEDDED:
+        return None
     path = Path(name).expanduser()
     folder = path.parent if path.name == "tokenizer.json" else path
     if folder.is_dir():
-        return _load_folder(name, folder)
+        return folder
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise TokenizerError("a tokenizer must be an embedded one, a folder or a hub name", value=name, remedy=_REMEDY)
-    return _load_folder(name, _fetch(name))
+    return _fetch(name)
+
+
+@functools.cache
+def _load(name: str) -> Tokenizer:
+    folder = tokenizer_folder(name)
+    return _EMBEDDED[name]() if folder is None else _load_folder(name, folder)
+
+
+_EMBEDDED = {"byte": ByteTokenizer, "lake_words": lambda: WordTokenizer("lake_words", LAKE_WORDS, _LAKE_CONTROL)}
 
 
 _REMEDY = (
