@@ -9,14 +9,16 @@ from pathlib import Path
 
 import jax
 import ml_collections
-from absl import app, logging
+from absl import app, flags, logging
 
 from jaxrl_agent.config import Config, build_config, check_key, describe, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError
-from jaxrl_agent.parallel.distributed import join_processes
+from jaxrl_agent.parallel.distributed import is_writer, join_processes
+from jaxrl_agent.progress import MODES, Display
 from jaxrl_agent.run_dir import Json, RunDir
 
 PROJECT = Path(__file__).resolve().parent.parent
+flags.disclaim_key_flags()  # flags defined here on a launcher's behalf are the launcher's, and in its --help
 
 
 def run_main(main: Callable[[Sequence[str]], None]) -> None:
@@ -173,6 +175,16 @@ def _fraction(text: str) -> float:
         return float(text)
     except ValueError:
         raise ConfigError("--budget_fractions is a list of numbers in (0, 1]", value=text) from None
+
+
+def progress_flag() -> flags.FlagHolder[str]:
+    """Define `--progress`."""
+    return flags.DEFINE_enum("progress", "auto", MODES, "a bar, plain lines, or nothing; auto: a bar on a terminal")
+
+
+def make_display(mode: str) -> Display:
+    """The live view of a command: of a pod's processes one speaks."""
+    return Display(mode=mode, quiet=not is_writer())
 
 
 def start(*, distributed: bool = False) -> None:

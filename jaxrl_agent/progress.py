@@ -1,7 +1,8 @@
-"""The live view of a run: a bar on a terminal, plain lines elsewhere."""
+"""The live view of a run: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -10,23 +11,34 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from jaxrl_agent.errors import ArgumentError
+
+MODES = ("auto", "live", "plain", "quiet")
 _SECONDS_BETWEEN_LINES = 15.0
 
 
 class Display:
     """Shows one phase after another: how far, how good, how fast, and the time left.
 
-    On a terminal it is a bar; in a log file or a pipe, a line at most every 15 seconds and one at the end of a phase.
+    Live, it is a bar that is drawn anew; plain, a line at most every 15 seconds and one at the end of a phase, without
+    control codes. When the `with` block ends, by an error or Ctrl-C too, the terminal is left as it was found.
 
     Args:
         stream: where to write; stdout by default.
-        quiet: write nothing.
+        mode: "live", "plain", "quiet", or "auto": live on a terminal, else plain. What is no terminal, or one that
+            knows no control codes (TERM=dumb), gets plain lines even where "live" was asked for.
+        quiet: write nothing, whatever the mode: for all processes of a pod but one.
+
+    Raises:
+        ArgumentError: an unknown mode.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False):
+    def __init__(self, stream: TextIO | None = None, *, mode: str = "auto", quiet: bool = False):
+        if mode not in MODES:
+            raise ArgumentError(f"mode must be one of {', '.join(MODES)}", value=mode)
         self._stream = sys.stdout if stream is None else stream
-        self._live = not quiet and self._stream.isatty()
-        self._quiet = quiet
+        self._quiet = quiet or mode == "quiet"
+        self._live = not self._quiet and mode != "plain" and _can_redraw(self._stream)
         self._bar: Progress | None = None
         self._phase, self._total, self._done, self._began, self._spoke = "", 0, 0, 0.0, 0.0
 
@@ -49,7 +61,7 @@ class Display:
         self._phase, self._total, self._done = phase, total, done
         self._first_done, self._began = done, time.monotonic()
         self._spoke = self._began - _SECONDS_BETWEEN_LINES
-        if self._live:
+        if self._live and total > 0:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
@@ -86,6 +98,10 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _can_redraw(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
 def _short(value: float | str) -> str:

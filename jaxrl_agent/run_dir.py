@@ -4,6 +4,7 @@
     DIR/versions.json            packages, Python, platform, git revision
     DIR/warm_start.jsonl         one line for each logged supervised update
     DIR/metrics.jsonl            one line for each reinforcement-learning update
+    DIR/events.out.tfevents.*    the numbers of both, for TensorBoard
     DIR/trajectories/*.jsonl     one line for each trajectory
     DIR/checkpoints/             orbax
     DIR/reference/               orbax, the reference policy of a KL term

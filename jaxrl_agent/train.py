@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -35,6 +36,7 @@ from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
 from jaxrl_agent.rollout.records import to_trajectories
 from jaxrl_agent.run_dir import Json, RunDir
+from jaxrl_agent.tensorboard import EventFile
 from jaxrl_agent.types import StopReason
 
 # What may differ between a run and its resumption: where it runs and how it is watched, not what it computes.
@@ -64,7 +66,14 @@ class _Run:
     checkpoints: Checkpoints
     display: Display
     signals: Interrupts
+    events: EventFile | None
     key: jax.Array
+
+    def log(self, row: Json, *, file: str = "metrics.jsonl") -> None:
+        """Add a line to the metrics, and for TensorBoard."""
+        self.folder.append_metrics(row, file=file)
+        if self.events is not None:
+            self.events.add(row, file=file)
 
     def save(self, phase: str, state: TrainState) -> None:
         """Save under the number of all updates so far, supervised ones included."""
@@ -80,7 +89,14 @@ class _Run:
         return describe_policy(policy.model, policy.tokenizer, to_dict(self.config), phase=phase, update=update)
 
 
-def train(config: Config, run_dir: str | Path, *, resume: bool = False, display: Display | None = None) -> RunDir:
+def train(
+    config: Config,
+    run_dir: str | Path,
+    *,
+    resume: bool = False,
+    display: Display | None = None,
+    tensorboard: bool = True,
+) -> RunDir:
     """Train a policy and leave a run directory.
 
     Args:
@@ -88,6 +104,7 @@ def train(config: Config, run_dir: str | Path, *, resume: bool = False, display:
         run_dir: directory of the run; must be new unless `resume`.
         resume: go on from the newest checkpoint if there is one, else start; a finished run is left as it is.
         display: live view; a fresh one by default.
+        tensorboard: write an event file as well.
 
     Returns:
         The run directory.
@@ -110,8 +127,9 @@ def train(config: Config, run_dir: str | Path, *, resume: bool = False, display:
         warm = assemble.build_warm_start(config, policy, game) if _warm_updates(config) else None
         folder = _open(config, run_dir)  # only now, so that settings that cannot be met leave no directory behind
         keep = config.train.keep_checkpoints
-        with Checkpoints(folder.checkpoints, keep=keep) as checkpoints, Interrupts() as signals:
-            run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, signals, key_run)
+        events = EventFile(folder) if tensorboard else contextlib.nullcontext()
+        with Checkpoints(folder.checkpoints, keep=keep) as checkpoints, Interrupts() as signals, events as events:
+            run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, signals, events, key_run)
             state = _warm_start(run, saved)
             _reinforce(run, state)
     return folder
@@ -192,7 +210,7 @@ def _warm_start(run: _Run, saved: Json | None) -> TrainState:
         state, metrics = _jitted(warm_start_steps, settings, count=count)(state, run.game.data)
         done += count
         values = {name: float(value) for name, value in metrics.items()}
-        run.folder.append_metrics({"update": done, **values}, file="warm_start.jsonl")
+        run.log({"update": done, **values}, file="warm_start.jsonl")
         run.display.update(done, {"loss": values["loss"]})
         check_skips(state.skips, limit=warm.optimizer.max_bad_updates)
         number = run.signals.noted(done)
@@ -231,7 +249,7 @@ def _reinforce(run: _Run, state: TrainState) -> None:
         done += 1
         seconds = {"rollout": sampled - began, "logprobs": 0.0, "update": time.perf_counter() - sampled}
         row = _row(done, metrics, seconds, compiled_programs() - compiled)
-        run.folder.append_metrics(row)
+        run.log(row)
         run.display.update(done, {name: row[name] for name in ("success", "turns", "tokens_per_s")})
         check_skips(state.skips, limit=config.optimizer.max_bad_updates)
         if done % config.train.trajectories_every == 0 or done == total:

@@ -24,6 +24,7 @@ _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "sampling temperature; 0 i
 _SEED = flags.DEFINE_integer("seed", 0, "seed of sampling; policies under one seed share random numbers", lower_bound=0)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a pod (TPU, Slurm, or JAX_* variables)")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor")
+_PROGRESS = command_line.progress_flag()
 _OUT = flags.DEFINE_string("out", None, "JSON file; RUN_DIR/evaluations/test.json if left out")
 _REUSE = flags.DEFINE_bool("reuse", False, "do nothing if the file already holds this very evaluation")
 
@@ -45,7 +46,7 @@ def main(_: list[str]) -> None:
         print(f"evaluation: {out} (as it was)")
         return
     command_line.start(distributed=_DISTRIBUTED.value)
-    result, trajectories = evaluate(config, **chosen)
+    result, trajectories = evaluate(config, **chosen, display=command_line.make_display(_PROGRESS.value))
     if not is_writer():
         return
     write_json(out, result)

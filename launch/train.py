@@ -19,6 +19,8 @@ _INIT = flags.DEFINE_string("init", None, "initial policy: hf:DIR or run:DIR")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a pod (TPU, Slurm, or JAX_* variables)")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor, for example data:2,fsdp:4")
 _RESUME = flags.DEFINE_bool("resume", False, "go on from the newest checkpoint, or start if there is none")
+_TENSORBOARD = flags.DEFINE_bool("tensorboard", True, "write an event file; show it by: tensorboard --logdir RUN_DIR")
+_PROGRESS = command_line.progress_flag()
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the resolved config with units and stop")
 flags.mark_flag_as_required("config")
 flags.register_multi_flags_validator(
@@ -36,7 +38,8 @@ def main(_: list[str]) -> None:
         command_line.print_config(config)
         return
     command_line.start(distributed=_DISTRIBUTED.value)
-    run = train(config, _RUN_DIR.value, resume=_RESUME.value)
+    display = command_line.make_display(_PROGRESS.value)
+    run = train(config, _RUN_DIR.value, resume=_RESUME.value, display=display, tensorboard=_TENSORBOARD.value)
     print(f"run directory: {run.path}")
 
 

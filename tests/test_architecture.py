@@ -20,7 +20,7 @@ PACKAGE = "jaxrl_agent"
 # another.
 FLOORS = (
     {"types", "errors", "config", "run_dir"},
-    {"statistics", "parallel", "progress", "interrupts"},
+    {"statistics", "parallel", "progress", "interrupts", "tensorboard"},
     {"models", "envs", "sandbox", "algorithms", "data"},
     {"tasks"},
     {"rollout"},
