@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike
 from jaxrl_agent.errors import ArgumentError
 
 RESAMPLES = 10_000
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
+PARITY_MARGIN = 0.03  # of Pass@1: a smaller loss counts as parity
 _MAX_CHUNK = 2**22  # resampled task indices held at once
 
 
@@ -271,6 +273,20 @@ def mean_and_sd(values: ArrayLike) -> Spread:
     n = len(values)
     sd = values.std(axis=0, ddof=1) if n > 1 else np.full(values.shape[1:], np.nan)
     return Spread(_plain(values.mean(axis=0)), _plain(sd), n)
+
+
+def judge_above(estimate: Estimate, threshold: float) -> str:
+    """Judge that a difference is above `threshold`: the whole interval must lie on one side, and NaN lies on none."""
+    if estimate.low > threshold:
+        return SUPPORTED
+    return CONTRADICTED if estimate.high < threshold else UNDECIDED
+
+
+def judge_below(estimate: Estimate, threshold: float) -> str:
+    """Judge that a difference is below `threshold`."""
+    if estimate.high < threshold:
+        return SUPPORTED
+    return CONTRADICTED if estimate.low > threshold else UNDECIDED
 
 
 def step_reward_averages(step_rewards: Sequence[Sequence[float]]) -> StepRewardAverages:

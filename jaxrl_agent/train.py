@@ -127,8 +127,8 @@ def train(
         warm = assemble.build_warm_start(config, policy, game) if _warm_updates(config) else None
         folder = _open(config, run_dir)  # only now, so that settings that cannot be met leave no directory behind
         keep = config.train.keep_checkpoints
-        events = EventFile(folder) if tensorboard else contextlib.nullcontext()
-        with Checkpoints(folder.checkpoints, keep=keep) as checkpoints, Interrupts() as signals, events as events:
+        event_file = EventFile(folder) if tensorboard else contextlib.nullcontext()
+        with Checkpoints(folder.checkpoints, keep=keep) as checkpoints, Interrupts() as signals, event_file as events:
             run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, signals, events, key_run)
             state = _warm_start(run, saved)
             _reinforce(run, state)

@@ -106,15 +106,15 @@ def grid_difference(
     return statistics.bootstrap_difference(*per_task, resamples=resamples, seed=seed)
 
 
-def turn_grid(t_max: int) -> tuple[int, ...]:
-    """List T at `TURN_PERCENTS` of t_max, rounded up in integers; neighbours coincide for a small t_max.
+def turn_grid(t_max: int, percents: Sequence[int] = TURN_PERCENTS) -> tuple[int, ...]:
+    """List T at these percentages of t_max, rounded up in integers; neighbours coincide for a small t_max.
 
     Raises:
         ArgumentError: t_max below 1.
     """
     if t_max < 1:
         raise ArgumentError("t_max must be 1 or more", value=t_max)
-    return tuple((percent * t_max + 99) // 100 for percent in TURN_PERCENTS)
+    return tuple((percent * t_max + 99) // 100 for percent in percents)
 
 
 def default_ks(n: int) -> tuple[int, ...]:

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from jaxrl_agent.report.load import Run, setting
 from jaxrl_agent.report.surface import Surface
 from jaxrl_agent.report.svg import MINUS
-from jaxrl_agent.statistics import Estimate
-
-MARGIN = 0.03  # of Pass@1: a smaller loss counts as parity
-
-SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
+from jaxrl_agent.statistics import CONTRADICTED, SUPPORTED, UNDECIDED, Estimate, judge_above, judge_below
+from jaxrl_agent.statistics import PARITY_MARGIN as MARGIN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,20 +22,6 @@ class Claim:
     label: str  # names of the difference
     estimate: Estimate
     rule: str
-
-
-def judge_above(estimate: Estimate, threshold: float) -> str:
-    """Whether a difference is above `threshold`: the whole interval must lie on one side of it."""
-    if estimate.low > threshold:
-        return SUPPORTED
-    return CONTRADICTED if estimate.high < threshold else UNDECIDED
-
-
-def judge_below(estimate: Estimate, threshold: float) -> str:
-    """Whether a difference is below `threshold`."""
-    if estimate.high < threshold:
-        return SUPPORTED
-    return CONTRADICTED if estimate.low > threshold else UNDECIDED
 
 
 def mixes_budgets(run: Run) -> bool:
