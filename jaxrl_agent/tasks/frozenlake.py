@@ -15,7 +15,7 @@ from flax import struct
 from jaxrl_agent.config import TaskConfig
 from jaxrl_agent.envs import frozenlake, frozenlake_exact, frozenlake_maps
 from jaxrl_agent.tasks.frozenlake_text import ACTION_NAMES, LakeText, make_text
-from jaxrl_agent.tasks.pieces import join_pieces
+from jaxrl_agent.tasks.pieces import PieceTable, join_pieces
 from jaxrl_agent.tasks.reply import ReplyAutomaton
 
 QUALITY_GAMMA = 0.99  # below 1, so that safe moves of a deterministic lake do not all tie
@@ -42,12 +42,12 @@ class LakeTask:
 
     def prompt_width(self, data: LakeData) -> int:
         """Tokens of the longest prompt."""
-        return sum(table.width for table, _ in self._prompt_slots(data, 0, 0))
+        return sum(table.width for table, _ in self.prompt_slots(data, 0, 0))
 
     def observation_width(self, data: LakeData) -> int:
         """Tokens of the longest observation."""
         state = frozenlake.reset(jax.tree.map(lambda leaf: leaf[0], data.maps))
-        return sum(table.width for table, _ in self._observation_slots(data, 0, state, 0, 0))
+        return sum(table.width for table, _ in self.observation_slots(data, 0, state, 0, 0))
 
     def context_width(self, data: LakeData) -> int:
         """Tokens of the longest trajectory."""
@@ -63,13 +63,13 @@ class LakeTask:
 
     def prompt(self, data: LakeData, instance: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens before the first observation: (tokens_W int32 right-padded, length)."""
-        return join_pieces(self._prompt_slots(data, instance, budget))
+        return join_pieces(self.prompt_slots(data, instance, budget))
 
     def observe(
         self, data: LakeData, instance: jax.Array, state: frozenlake.LakeState, turn: jax.Array, budget: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Tokens read before the reply of `turn` (from 0): (tokens_O int32 right-padded, length)."""
-        return join_pieces(self._observation_slots(data, instance, state, turn, budget))
+        return join_pieces(self.observation_slots(data, instance, state, turn, budget))
 
     def step(
         self, data: LakeData, instance: jax.Array, state: frozenlake.LakeState, action: jax.Array, key: jax.Array
@@ -90,12 +90,14 @@ class LakeTask:
         """Compact state for the turn record: the cell."""
         return state.cell
 
-    def _prompt_slots(self, data: LakeData, instance, budget) -> list:
+    def prompt_slots(self, data: LakeData, instance, budget) -> list[tuple[PieceTable, Any]]:
+        """The prompt as (table, row) in reading order."""
         text = data.text
         told = [(text.budget, budget)] if self.visibility == "total" else []
         return [(text.prompt_start, 0), (text.lake, instance), *told, (text.prompt_end, 0)]
 
-    def _observation_slots(self, data: LakeData, instance, state, turn, budget) -> list:
+    def observation_slots(self, data: LakeData, instance, state, turn, budget) -> list[tuple[PieceTable, Any]]:
+        """An observation as (table, row) in reading order."""
         text, size = data.text, data.maps.size[instance]
         side = round(data.maps.hole_X.shape[-1] ** 0.5)
         place = state.cell // size * side + state.cell % size
