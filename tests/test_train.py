@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import signal
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from jaxrl_agent.checkpoint import Checkpoints, load_policy
 from jaxrl_agent.config import Config, build_config, to_dict
 from jaxrl_agent.errors import CheckpointError, ConfigError, MapError, NonFiniteError, TokenizerError
+from jaxrl_agent.interrupts import Interrupted
 from jaxrl_agent.models.hf_weights import save_hf
 from jaxrl_agent.models.qwen3 import init_params
 from jaxrl_agent.progress import Display
@@ -38,6 +40,14 @@ class Kill(Display):
             raise Killed
 
 
+class Ask(Kill):
+    """A display that asks the run to stop, as Slurm or Ctrl-C would, in the middle of an update."""
+
+    def update(self, done, values):
+        if (self._phase, done) == self._at:
+            signal.raise_signal(signal.SIGTERM)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _preset():
     with small_preset():
@@ -56,12 +66,17 @@ def straight(config, tmp_path_factory) -> RunDir:
 
 @pytest.fixture(scope="module")
 def interrupted(config, tmp_path_factory) -> RunDir:
-    """The same run, killed at supervised update 4 (saved: 2) and at update 3 (saved: 2), and resumed each time."""
+    """The same run, killed at supervised update 4 (saved: 2) and at update 3 (saved: 2), asked to stop at update 3."""
     path = tmp_path_factory.mktemp("runs") / "interrupted"
     for phase, update in (("warm start", 4), ("training", 3)):
         with pytest.raises(Killed):
             train(config, path, resume=True, display=Kill(phase, update))
     assert [row["update"] for row in RunDir(path).metrics()] == [1, 2, 3], "one line more than was saved"
+    with pytest.raises(Interrupted, match=r"SIGTERM after 3 of 4 updates.*--resume") as stopped:
+        train(config, path, resume=True, display=Ask("training", 3))
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
+    with Checkpoints(RunDir(path).checkpoints) as checkpoints:
+        assert checkpoints.meta()["update"] == 3
     return train(config, path, resume=True, display=QUIET())
 
 
@@ -158,7 +173,7 @@ def test_a_few_updates_of_grpo_raise_success_on_the_lakes_it_trains_on(small_run
 # ---- going on
 
 
-def test_a_run_that_was_killed_twice_ends_with_the_same_bits(straight, interrupted):
+def test_a_run_that_was_stopped_three_times_ends_with_the_same_bits(straight, interrupted):
     assert same_bits(final_params(interrupted), final_params(straight))
     assert without_times(interrupted.metrics()) == without_times(straight.metrics())
     assert interrupted.warm_start() == straight.warm_start()
