@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -25,6 +26,9 @@ from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, BudgetSchedule, make_sc
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.tasks import TASKS
 from jaxrl_agent.tasks.frozenlake_demos import Demonstrator
+
+# Equal settings give the same object, so that the runs of one process share their compiled programs.
+_make_schedule, _make_estimator = functools.cache(make_schedule), functools.cache(make_estimator)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +170,7 @@ def param_shardings(model: Qwen3Config, mesh: jax.sharding.Mesh) -> Any:
     return tree_shardings(param_axes(model), shapes, mesh)
 
 
+@functools.cache  # for the same reason
 def build_optimizer(settings: OptimizerConfig, total_steps: int):
     """The optimizer and its schedule for a run of `total_steps` optimizer steps."""
     values = dataclasses.asdict(settings)
@@ -188,7 +193,7 @@ def build_schedule(config: Config) -> BudgetSchedule:
             value=budget.caps,
             remedy=f"Set config.budget.schedule=curriculum, or leave them out with {budget.schedule}.",
         )
-    return make_schedule(budget.schedule, **options)
+    return _make_schedule(budget.schedule, **options)
 
 
 def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
@@ -209,7 +214,7 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
             micro_batch_tokens=config.train.micro_batch_tokens,
         ),
         schedule=build_schedule(config),
-        estimator=make_estimator(config.algorithm.name, **options),
+        estimator=_make_estimator(config.algorithm.name, **options),
         n_instances=len(game.instances),
         prompts=rollout.prompts_per_update,
         group_size=rollout.group_size,

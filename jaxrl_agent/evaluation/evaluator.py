@@ -97,7 +97,7 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
     settings = config.evaluation
     tasks = max(1, min(settings.rows // settings.samples, len(game.instances)))
     batches = -(-len(game.instances) // tasks)
-    sample = jax.jit(functools.partial(collect, policy.model, game.task, sampling))
+    sample = _sampler(policy.model, game.task, sampling)
     display.start("evaluation", batches * len(budgets))
     for number, budget in enumerate(budgets):
         # Told budgets are different conditions, so each has a stream of its own.
@@ -116,6 +116,11 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
                 {"T": str(budget), "success": float(parts[-1]["first"].astype(bool).mean())},
             )
         yield _enforced_run(budget, parts, len(game.instances), settings.samples, trajectories)
+
+
+@functools.cache  # policies of one shape share the compiled program
+def _sampler(model, task, sampling: SamplingSettings):
+    return jax.jit(functools.partial(collect, model, task, sampling))
 
 
 def _batch(instances: np.ndarray, budget: int, samples: int, key: jax.Array) -> dict[str, jax.Array]:
