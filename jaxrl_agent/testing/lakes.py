@@ -10,14 +10,17 @@ from jaxrl_agent.config import LakeConfig, TaskConfig
 from jaxrl_agent.envs import frozenlake, frozenlake_exact, frozenlake_maps
 from jaxrl_agent.models.tokenizer import Tokenizer, load_tokenizer
 from jaxrl_agent.tasks.frozenlake import QUALITY_GAMMA, LakeData, LakeInstances, LakeTask
-from jaxrl_agent.tasks.frozenlake_text import make_text
+from jaxrl_agent.tasks.frozenlake_text import ACTION_NAMES, make_text
+from jaxrl_agent.testing.replies import TagTokenizer
 
+# Small and large, with and without holes; shortest paths of 6, 1, 1 and 2 moves.
 FOUR_LAKES = (
     ("SFFF", "FHFH", "FFFH", "HFFG"),
     ("FFF", "FSH", "FGF"),
     ("GFFF", "SFFF", "FFFF", "FFFF"),
     ("FS", "GF"),
 )
+SPARE_IDS = 3  # ids of `tag_game`'s models beyond its tokenizer's
 CHAT = {"text": "chat", "tokenizer": "byte", "max_tokens": 40}  # settings of a game in chat messages
 
 
@@ -55,3 +58,9 @@ def lake_game(
         max_tokens=config.max_tokens,
     )
     return Game(static, data, LakeInstances("test", [list(desc) for desc in descs]), words)
+
+
+def tag_game() -> Game:
+    """The game in chat messages of at most four tokens, one of which can spell a whole tag."""
+    tokenizer = TagTokenizer([f"<action>{name}</action>" for name in ACTION_NAMES])
+    return lake_game(FOUR_LAKES, spare_ids=SPARE_IDS, t_max=4, **CHAT | {"tokenizer": tokenizer, "max_tokens": 4})

@@ -14,19 +14,13 @@ from jaxrl_agent.envs.frozenlake import DOWN, LEFT, LOOK, RIGHT, UP
 from jaxrl_agent.envs.frozenlake_maps import shortest_path
 from jaxrl_agent.models.chat_template import ChatIds
 from jaxrl_agent.tasks.frozenlake_text import ACTION_NAMES
-from jaxrl_agent.testing.lakes import CHAT, lake_game
+from jaxrl_agent.testing.lakes import FOUR_LAKES, SPARE_IDS, lake_game, tag_game
 from jaxrl_agent.testing.policies import leaning_policy, successions
 from jaxrl_agent.testing.replay import play, replay, sampled_tokens
-from jaxrl_agent.testing.replies import TagTokenizer, read_tagged
+from jaxrl_agent.testing.replies import read_tagged
 from jaxrl_agent.types import Rollout, StopReason
 
-PATHS = {  # lake -> moves of a shortest path
-    ("SFFF", "FHFH", "FFFH", "HFFG"): (DOWN, DOWN, RIGHT, RIGHT, DOWN, RIGHT),
-    ("FFF", "FSH", "FGF"): (DOWN,),
-    ("FFFF", "FFFF", "GFFF", "SFFF"): (UP,),
-    ("FS", "GF"): (LEFT, DOWN),
-}
-LAKES = tuple(PATHS)
+PATHS = ((DOWN, DOWN, RIGHT, RIGHT, DOWN, RIGHT), (DOWN,), (UP,), (LEFT, DOWN))  # shortest ones on FOUR_LAKES
 
 
 def stops(rollout: Rollout) -> list[StopReason]:
@@ -38,7 +32,7 @@ def stops(rollout: Rollout) -> list[StopReason]:
 
 @pytest.fixture(scope="module")
 def game():
-    return lake_game(LAKES, t_max=8, budget_visibility="remaining", lake={"foggy": False})
+    return lake_game(FOUR_LAKES, t_max=8, budget_visibility="remaining", lake={"foggy": False})
 
 
 def play_moves(game, instance: int, moves: Sequence[int | None], budget: int) -> Rollout:
@@ -53,10 +47,10 @@ def play_moves(game, instance: int, moves: Sequence[int | None], budget: int) ->
     return play(game, config, params, instances=[instance], budgets=[budget], rows=[0, 1])
 
 
-@pytest.mark.parametrize("instance", range(len(LAKES)))
+@pytest.mark.parametrize("instance", range(4))
 def test_a_budget_of_the_shortest_path_is_enough_and_one_turn_less_is_not(game, instance):
-    lake, moves = LAKES[instance], PATHS[LAKES[instance]]
-    assert shortest_path(lake) == len(moves)
+    moves = PATHS[instance]
+    assert shortest_path(FOUR_LAKES[instance]) == len(moves)
     for budget in range(max(1, len(moves) - 1), 9):
         rollout = play_moves(game, instance, moves, budget)
         reached = budget >= len(moves)
@@ -109,10 +103,10 @@ class ChatTable:
     """The foggy lake in chat messages, with a token for each whole tag."""
 
     def __init__(self):
-        self.tokenizer = TagTokenizer([f"<action>{name}</action>" for name in ACTION_NAMES])
-        self.game = lake_game(LAKES, spare_ids=3, t_max=4, **CHAT | {"tokenizer": self.tokenizer, "max_tokens": 4})
+        self.game = tag_game()
+        self.tokenizer = self.game.tokenizer
         self.ids = ChatIds.of(self.tokenizer)
-        self.vocab_size = self.tokenizer.vocab_size + 3
+        self.vocab_size = self.tokenizer.vocab_size + SPARE_IDS
         self.newline = self.tokenizer.encode("\n")[0]
 
     def tag(self, action: int) -> int:
@@ -208,14 +202,14 @@ def test_a_look_shows_in_the_next_observation(chat):
 def test_a_full_context_ends_the_episode_before_a_turn_that_might_not_fit(chat):
     full = chat.say(chat.tag(LOOK), chat.ids.end)
     third_turn_B = (full.batch.turn_BL == 2).argmax(axis=1)  # where the reply of the third turn begins
-    room = int(third_turn_B[0]) + chat.game.task.max_tokens
-    for width, turns in ((room - 1, 2), (room, 3)):
-        rollout = chat.say(chat.tag(LOOK), chat.ids.end, shape={"max_position_embeddings": width})
-        assert rollout.batch.tokens_BL.shape == (6, width)
-        assert stops(rollout)[:2] == [StopReason.CONTEXT_LIMIT] * 2
-        assert rollout.n_turns_B[:2].tolist() == [turns] * 2
-        assert (rollout.batch.lengths_B <= width).all()
-        assert rollout.batch.loss_mask_BL[0, rollout.batch.lengths_B[0] - 1]  # no observation stands behind it
+    # One position less than the third reply might need; that an exact fit is used shows in every other rollout.
+    width = int(third_turn_B[0]) + chat.game.task.max_tokens - 1
+    rollout = chat.say(chat.tag(LOOK), chat.ids.end, shape={"max_position_embeddings": width})
+    assert rollout.batch.tokens_BL.shape == (6, width)
+    assert stops(rollout)[:2] == [StopReason.CONTEXT_LIMIT] * 2
+    assert rollout.n_turns_B[:2].tolist() == [2, 2]
+    assert (rollout.batch.lengths_B <= width).all()
+    assert rollout.batch.loss_mask_BL[0, rollout.batch.lengths_B[0] - 1]  # no observation stands behind it
 
 
 def test_endings_of_all_kinds_in_one_batch_are_what_plain_python_plays(chat):

@@ -12,10 +12,9 @@ from jaxrl_agent.models.chat_template import ChatIds
 from jaxrl_agent.rollout.records import to_trajectories
 from jaxrl_agent.run_dir import RunDir, to_jsonable
 from jaxrl_agent.tasks.frozenlake_text import ACTION_NAMES
-from jaxrl_agent.testing.lakes import CHAT, FOUR_LAKES, lake_game
+from jaxrl_agent.testing.lakes import FOUR_LAKES, SPARE_IDS, lake_game, tag_game
 from jaxrl_agent.testing.policies import babbling_words, leaning_policy, successions
 from jaxrl_agent.testing.replay import play
-from jaxrl_agent.testing.replies import TagTokenizer
 from jaxrl_agent.types import Rollout, StopReason, Trajectory
 
 VERSION = 17  # updates that the policy is said to have seen
@@ -37,7 +36,7 @@ def game():
 @pytest.fixture(scope="module")
 def rollout(game) -> Rollout:
     config, params = leaning_policy(babbling_words(game.tokenizer, ACTION_NAMES), noise=0.06)
-    return play(game, config, params, instances=(0, 1, 2, 3), budgets=(8, 5, 6, 1), rows=range(20))
+    return play(game, config, params, instances=(0, 1, 2, 3), budgets=(8, 5, 6, 1), rows=range(24))
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +45,9 @@ def trajectories(game, rollout) -> list[Trajectory]:
 
 
 def test_every_row_becomes_one_trajectory_with_its_own_facts(game, rollout, trajectories):
-    assert len(trajectories) == 20
+    assert len(trajectories) == 24
     for row, trajectory in enumerate(trajectories):
-        group = row // 5
+        group = row // 6
         assert trajectory.instance_id == game.instances.instance_id(group)
         assert trajectory.instance == {"map": list(FOUR_LAKES[group])}
         assert (trajectory.group_id, trajectory.budget, trajectory.t_max) == (group, (8, 5, 6, 1)[group], 8)
@@ -114,7 +113,7 @@ def test_the_state_key_is_task_place_and_what_looks_have_told(game, trajectories
 def test_equal_situations_share_a_key_across_trajectories_and_others_do_not(trajectories):
     firsts = [trajectory.turns[0].state_key for trajectory in trajectories]
     for group in range(4):
-        assert len(set(firsts[group * 5 : group * 5 + 5])) == 1
+        assert len(set(firsts[group * 6 : group * 6 + 6])) == 1
     assert len(set(firsts)) == 4
 
 
@@ -145,44 +144,43 @@ def test_trajectories_survive_json_and_a_run_directory(trajectories, tmp_path):
 
 @pytest.fixture(scope="module")
 def chat():
-    tokenizer = TagTokenizer([f"<action>{name}</action>" for name in ACTION_NAMES])
-    return lake_game(FOUR_LAKES, spare_ids=2, t_max=4, **CHAT | {"tokenizer": tokenizer, "max_tokens": 3})
+    return tag_game()
 
 
-def say(chat, *reply: int, **shape) -> tuple[Trajectory, Rollout]:
-    """Say one thing again and again on the second lake; a reply without an end repeats its last token."""
+def say(chat, *reply: int, **shape) -> tuple[list[Trajectory], Rollout]:
+    """Say one thing again and again on three lakes; a reply without an end repeats its last token."""
     newline = chat.tokenizer.encode("\n")[0]
     chain = {reply[-1]: reply[-1]} | dict(zip((newline, *reply), reply, strict=False))
-    config, params = leaning_policy(successions(chat.tokenizer.vocab_size + 2, chain), num_hidden_layers=1, **shape)
-    rollout = play(chat, config, params, instances=[1], budgets=[4], rows=[0])
-    (trajectory,) = trajectories_of(chat, rollout)
-    return trajectory, rollout
+    logits_VV = successions(chat.tokenizer.vocab_size + SPARE_IDS, chain)
+    config, params = leaning_policy(logits_VV, num_hidden_layers=1, **shape)
+    rollout = play(chat, config, params, instances=[0, 1, 2], budgets=[4, 4, 3], rows=range(6))
+    return trajectories_of(chat, rollout), rollout
 
 
 def test_the_turn_of_a_cut_reply_is_there_with_its_place_and_without_an_action(chat):
     tag = chat.tokenizer.tag_ids["<action>down</action>"]
-    trajectory, _ = say(chat, tag)
+    trajectory = say(chat, tag)[0][2]
     (turn,) = trajectory.turns
     assert trajectory.stop_reason is StopReason.TOKEN_LIMIT
-    assert turn.tokens == [tag] * 3
+    assert turn.tokens == [tag] * 4
     assert turn.parsed_action is None
     assert turn.reward == 0
-    assert turn.state_key == f"{trajectory.instance_id}/4/"
+    assert turn.state_key == f"{trajectory.instance_id}/4/"  # where the second lake starts
     assert turn.info["quality"] == pytest.approx(0.99 * turn.info["best_quality"])
 
 
 def test_a_turn_that_found_no_room_is_not_there(chat):
-    tag, end = chat.tokenizer.tag_ids["<action>up</action>"], ChatIds.of(chat.tokenizer).end
-    whole, rollout = say(chat, tag, end)
-    assert [turn.text for turn in whole.turns] == ["<action>up</action><|im_end|>"] * 4
+    tag, end = chat.tokenizer.tag_ids["<action>look</action>"], ChatIds.of(chat.tokenizer).end
+    (whole, *_), rollout = say(chat, tag, end)
+    assert [turn.text for turn in whole.turns] == ["<action>look</action><|im_end|>"] * 4
     third = int((rollout.batch.turn_BL[0] == 2).argmax())  # where the reply of the third turn begins
-    short, _ = say(chat, tag, end, max_position_embeddings=third + chat.task.max_tokens - 1)
+    (short, *_), _ = say(chat, tag, end, max_position_embeddings=third + chat.task.max_tokens - 1)
     assert short.stop_reason is StopReason.CONTEXT_LIMIT
     assert short.turns == whole.turns[:2]
 
 
 def test_ids_without_a_spelling_are_kept_as_ids_and_left_out_of_the_text(chat):
     spare, end = chat.tokenizer.vocab_size + 1, ChatIds.of(chat.tokenizer).end
-    trajectory, _ = say(chat, spare, end)
+    (trajectory, *_), _ = say(chat, spare, end)
     assert trajectory.turns[0].tokens == [spare, end]
     assert trajectory.turns[0].text == "<|im_end|>"
