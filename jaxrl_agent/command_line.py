@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import operator
 import os
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,6 +100,76 @@ def override(values: ml_collections.ConfigDict, **given: str | None) -> None:
         if name == "init" and separator and Path(path).expanduser().exists():
             value = f"{kind}:{Path(path).expanduser().resolve()}"
         values[name] = value
+
+
+def read_config(path: str, settings: Sequence[str] = (), **given: str | None) -> Config:
+    """Read a config file for a launcher that takes several, with `KEY:VALUE` settings and flags over it.
+
+    Args:
+        path: as `find_config` takes it.
+        settings: what a flag such as `--set=seed:1,evaluation.budget_fractions:0.25,1.0` was split into at its commas.
+        given: as `override` takes them.
+
+    Raises:
+        ConfigError: the file does not exist or has no get_config(), an unknown key, or a value out of range.
+    """
+    made = runpy.run_path(find_config(path)).get("get_config")
+    if made is None:
+        raise ConfigError("a config file must define get_config()", value=path)
+    values = made()
+    override(
+        values, **{"init": values.init or None, **{name: flag for name, flag in given.items() if flag is not None}}
+    )
+    plain = values.to_dict()
+    for key, text in split_settings(settings):
+        check_key(key)
+        *sections, name = key.split(".")
+        section = functools.reduce(operator.getitem, sections, plain)
+        section[name] = _parsed(text, like=section[name])
+    return build_config(plain)
+
+
+def split_settings(items: Sequence[str]) -> list[tuple[str, str]]:
+    """Pair keys and values of `KEY:VALUE,KEY:VALUE`; a comma inside a value does not end it.
+
+    Raises:
+        ConfigError: the first item has no colon.
+    """
+    pairs: list[tuple[str, str]] = []
+    for item in items:
+        key, colon, text = item.partition(":")
+        if colon:
+            pairs.append((key.strip(), text.strip()))
+        elif pairs:
+            pairs[-1] = pairs[-1][0], f"{pairs[-1][1]},{item.strip()}"
+        else:
+            raise ConfigError("settings are written KEY:VALUE,KEY:VALUE", value=item)
+    return pairs
+
+
+def _parsed(text: str, *, like: object) -> object:
+    """The value that a text stands for; what has the wrong type for its key is left to `build_config` to refuse."""
+    if isinstance(like, str):
+        return text
+    if isinstance(like, tuple):
+        return tuple(_parsed(part, like=None) for part in text.strip("()").split(",") if part.strip())
+    try:
+        return ast.literal_eval(text.strip().capitalize() if isinstance(like, bool) else text.strip())
+    except (SyntaxError, ValueError):
+        return text
+
+
+def seed_list(count: int, listed: Sequence[str] | None) -> list[int]:
+    """The seeds of `--seeds=3`, which are 0, 1, 2, or of `--seed_list=0,5`.
+
+    Raises:
+        ConfigError: a listed seed is no integer of 0 or more.
+    """
+    if not listed:
+        return list(range(count))
+    if not all(text.strip().isdecimal() for text in listed):
+        raise ConfigError("--seed_list is a list of integers of 0 or more", value=",".join(listed))
+    return [int(text) for text in listed]
 
 
 def print_config(config: Config) -> None:

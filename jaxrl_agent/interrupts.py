@@ -24,7 +24,7 @@ class Interrupted(JaxrlError):
     def __init__(self, number: int, where: str):
         super().__init__(
             f"stopped by {signal.Signals(number).name} after {where}; everything up to there is saved",
-            remedy="Give the same command with --resume to go on.",
+            remedy="Give the same command again to go on (train.py: with --resume).",
         )
         self.exit_code = 128 + number
 

@@ -1,0 +1,1 @@
+"""Many runs as one study: methods compared over seeds."""
