@@ -15,7 +15,7 @@ from flax import struct
 from jaxrl_agent.algorithms import Estimator, common
 from jaxrl_agent.learner.packing import TrainingRows, pack_rows, score_rows, trained_rows
 from jaxrl_agent.learner.train_state import TrainState
-from jaxrl_agent.learner.update import UpdateSettings, update_policy
+from jaxrl_agent.learner.update import UpdateSettings, split_rows, update_policy
 from jaxrl_agent.rollout.budget import N_LEVELS, BudgetSchedule, hidden_weight
 from jaxrl_agent.rollout.device_collect import DeviceTask, SamplingSettings, collect
 from jaxrl_agent.types import Rollout
@@ -89,7 +89,7 @@ def learn(
         experience: from `roll_out`.
         ref_params: the reference policy, needed if the KL coefficient is above 0.
     """
-    rows = prepare_rows(settings, experience.rollout, ref_params)
+    rows = prepare_rows(settings, experience.rollout, state.params, ref_params)
     state, metrics = update_policy(settings.update, state, rows, _update_keys(state)[2])
     metrics["gradient_share_by_budget"] = gradient_shares(settings, rows, experience.fraction_P)
     return state.replace(update=state.update + 1, cursor=state.cursor + settings.prompts), metrics
@@ -104,16 +104,31 @@ def train_step(
     return state, experience, metrics
 
 
-def prepare_rows(settings: StepSettings, rollout: Rollout, ref_params: Any = None) -> TrainingRows:
-    """Gather advantages, and the reference policy's log-probabilities where they are needed, to the sampled tokens."""
+def prepare_rows(settings: StepSettings, rollout: Rollout, params: Any, ref_params: Any = None) -> TrainingRows:
+    """Gather to the sampled tokens what the loss needs.
+
+    The trainer's own log-probabilities at the start of the update are computed where importance weights correct the
+    sampler by them, the reference policy's where a KL term asks for them.
+    """
     update = settings.update
     rollout, counted_B = paid_rollout(settings, rollout)
     advantages_BL = settings.estimator(rollout, counted_B=counted_B)
     rows = pack_rows(rollout, advantages_BL, counted_B, width=settings.task.t_max * settings.task.max_tokens)
-    if update.algorithm.kl_coefficient == 0:
-        return rows
-    ref_BW, _ = score_rows(update.model, ref_params, rows, temperature=update.temperature)
-    return rows.replace(ref_logprobs_BW=jax.lax.stop_gradient(ref_BW))
+    if update.algorithm.importance_cap > 0:
+        rows = rows.replace(old_logprobs_BW=_score_in_pieces(update, params, rows))
+    if update.algorithm.kl_coefficient > 0:
+        rows = rows.replace(ref_logprobs_BW=_score_in_pieces(update, ref_params, rows))
+    return rows
+
+
+def _score_in_pieces(update: UpdateSettings, params: Any, rows: TrainingRows) -> jax.Array:
+    """Log-probabilities of all rows in micro-batches: all at once would hold the activations of a whole rollout."""
+
+    def score(part: TrainingRows) -> jax.Array:
+        return score_rows(update.model, params, part, temperature=update.temperature)[0]
+
+    parts = jax.lax.map(score, split_rows(rows, rows.tokens_BL.shape[1], update))
+    return jax.lax.stop_gradient(parts.reshape(rows.mask_BW.shape))
 
 
 def paid_rollout(settings: StepSettings, rollout: Rollout) -> tuple[Rollout, jax.Array]:

@@ -122,17 +122,30 @@ def micro_batch_rows(rows: int, width: int, tokens: int, shards: int) -> int:
     return max(whole or divisors)
 
 
+def split_rows(tree: Any, width: int, settings: UpdateSettings) -> Any:
+    """Cut the leading axis of every array into micro-batches, each spread over all devices of the batch.
+
+    Args:
+        tree: arrays of B rows.
+        width: token positions of a row.
+        settings: say how many positions a device should hold at once.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    shards = 1 if mesh.empty else mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1)
+    size = micro_batch_rows(jax.tree.leaves(tree)[0].shape[0], width, settings.micro_batch_tokens, shards)
+
+    def split(leaf):
+        return constrain(leaf.reshape(-1, size, *leaf.shape[1:]), (None, "batch") + (None,) * (leaf.ndim - 1))
+
+    return jax.tree.map(split, tree)
+
+
 def _gradients(settings: UpdateSettings, params: Any, mini: TrainingRows) -> tuple[Any, _Sums]:
     """Sum gradients over micro-batches, so that activations of one of them live at a time."""
     algorithm = settings.algorithm
-    rows, width = mini.tokens_BL.shape
-    size = micro_batch_rows(rows, width, settings.micro_batch_tokens, _batch_shards())
     weights_BW = common.aggregation_weights(
         mini.mask_BW, aggregation=algorithm.aggregation, max_length=mini.mask_BW.shape[1]
     )
-
-    def split(leaf):
-        return constrain(leaf.reshape(rows // size, size, *leaf.shape[1:]), (None, "batch") + (None,) * (leaf.ndim - 1))
 
     gradient = jax.value_and_grad(functools.partial(_micro_loss, settings), has_aux=True)
 
@@ -143,13 +156,8 @@ def _gradients(settings: UpdateSettings, params: Any, mini: TrainingRows) -> tup
 
     zero = jnp.float32(0)
     start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params), _Sums(*[zero] * 9))
-    (grads, sums), _ = jax.lax.scan(add, start, jax.tree.map(split, (mini, weights_BW)))
+    (grads, sums), _ = jax.lax.scan(add, start, split_rows((mini, weights_BW), mini.tokens_BL.shape[1], settings))
     return grads, sums
-
-
-def _batch_shards() -> int:
-    mesh = jax.sharding.get_abstract_mesh()
-    return 1 if mesh.empty else mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1)
 
 
 def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weights_BW: jax.Array):
@@ -159,7 +167,7 @@ def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weigh
     logprobs_BW, entropy_BW = score_rows(settings.model, params, rows, temperature=settings.temperature)
     importance_BW = None
     if algorithm.importance_cap > 0:
-        raw_BW = common.importance_weights(jax.lax.stop_gradient(logprobs_BW), rows.old_logprobs_BW, mask_BW)
+        raw_BW = common.importance_weights(rows.old_logprobs_BW, rows.sampler_logprobs_BW, mask_BW)
         importance_BW = common.truncated_importance_weights(raw_BW, cap=algorithm.importance_cap)
     losses = common.token_losses(
         logprobs_BW,
@@ -181,12 +189,12 @@ def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weigh
     def total(values_BW):
         return jnp.sum(jnp.where(mask_BW, jax.lax.stop_gradient(values_BW), 0.0).astype(jnp.float32))
 
-    difference_BW = jnp.where(mask_BW, jnp.abs(logprobs_BW - rows.old_logprobs_BW), 0.0)
+    difference_BW = jnp.where(mask_BW, jnp.abs(logprobs_BW - rows.sampler_logprobs_BW), 0.0)
     return loss, _Sums(
         loss=jax.lax.stop_gradient(loss),
         clipped=total(losses.clipped_BL),
         entropy=total(entropy_BW),
-        behaviour_k3=total(common.kl(logprobs_BW, rows.old_logprobs_BW)),
+        behaviour_k3=total(common.kl(logprobs_BW, rows.sampler_logprobs_BW)),
         reference_k3=total(reference_k3_BW),
         reference_clamped=total(clamped_BW),
         tokens=total(jnp.ones_like(total_BW)),

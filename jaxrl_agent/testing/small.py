@@ -78,6 +78,7 @@ def small_values(**changes: Any) -> Any:
         "warm_start__checkpoint_every": 2,
         "warm_start__optimizer__warmup": 1,
         "train__updates": 4,
+        "train__micro_batch_tokens": 100,
         "train__checkpoint_every": 2,
         "train__trajectories_every": 2,
         "train__stored_trajectories": 3,
@@ -132,6 +133,7 @@ def random_rows(
         positions_BW=positions_BW.astype(np.int32),
         mask_BW=mask_BW,
         advantages_BW=np.where(mask_BW, rng.normal(size=(rows, 1)), 0).astype(np.float32),
+        sampler_logprobs_BW=blank_BW,
         old_logprobs_BW=blank_BW,
         ref_logprobs_BW=blank_BW,
     )
@@ -140,4 +142,5 @@ def random_rows(
     def near():
         return np.where(mask_BW, logprobs_BW + noise * rng.normal(size=mask_BW.shape), 0).astype(np.float32)
 
-    return made.replace(old_logprobs_BW=near(), ref_logprobs_BW=near())
+    old_BW = near()
+    return made.replace(sampler_logprobs_BW=old_BW, old_logprobs_BW=old_BW, ref_logprobs_BW=near())

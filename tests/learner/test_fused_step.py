@@ -191,7 +191,7 @@ def test_marginal_reward_pays_a_success_the_chance_that_the_budget_reached_it(le
     np.testing.assert_allclose(weight_T, [1.0, 0.8, 0.5, 0.3], rtol=1e-6)
     paid, _ = paid_rollout(settings, rollout)
     np.testing.assert_allclose(paid.return_B, [1.0, 0.3, 0, 0], rtol=1e-6)
-    rows = prepare_rows(settings, rollout)
+    rows = prepare_rows(settings, rollout, lesson.params)
     np.testing.assert_allclose(rows.advantages_BW[:, 0], np.array([1.0, 0.3, 0, 0]) - 0.325, rtol=1e-5)
 
 
@@ -203,21 +203,22 @@ def test_the_schedule_of_marginal_reward_lets_every_group_play_to_the_end():
 def test_rows_cut_by_a_limit_move_neither_the_loss_nor_the_mean_of_their_group(lesson):
     stops = [StopReason.SUCCESS, StopReason.TOKEN_LIMIT, StopReason.BUDGET, StopReason.CONTEXT_LIMIT]
     rollout = finished_rollout(success=[True, False, False, False], turns=[1, 2, 4, 3], stop=stops, groups=1)
-    rows = prepare_rows(plain_settings(lesson), rollout)
+    rows = prepare_rows(plain_settings(lesson), rollout, lesson.params)
     assert rows.mask_BW.sum(axis=1).tolist() == [2, 0, 8, 0]
     np.testing.assert_allclose(rows.advantages_BW[:, 0], [0.5, 0, -0.5, 0])
-    rows = prepare_rows(plain_settings(lesson, algorithm={"train_on_cut_replies": True}), rollout)
+    rows = prepare_rows(plain_settings(lesson, algorithm={"train_on_cut_replies": True}), rollout, lesson.params)
     assert rows.mask_BW.sum(axis=1).tolist() == [2, 4, 8, 6]
     np.testing.assert_allclose(rows.advantages_BW[:, 0], [0.75, -0.25, -0.25, -0.25])
 
 
 def test_the_reference_scores_the_sampled_tokens(lesson, played):
     settings = plain_settings(lesson, algorithm={"kl_coefficient": 0.1})
+    assert settings.update.micro_batch_tokens < played[1].rollout.batch.tokens_BL.size, "more than one micro-batch"
     # Every row was sampled by this very policy, so as a reference it agrees with the sampler.
-    rows = prepare_rows(settings, played[1].rollout, lesson.params)
+    rows = prepare_rows(settings, played[1].rollout, None, lesson.params)
     assert np.abs(rows.old_logprobs_BW).max() > 0.1
     np.testing.assert_allclose(rows.ref_logprobs_BW, rows.old_logprobs_BW, atol=1e-4)
-    silent = prepare_rows(plain_settings(lesson), played[1].rollout)
+    silent = prepare_rows(plain_settings(lesson), played[1].rollout, None)
     assert not silent.ref_logprobs_BW.any()
 
 
@@ -225,7 +226,7 @@ def test_gradient_shares_follow_tokens_and_advantages(lesson):
     settings = plain_settings(lesson)
     # Group 0: advantages +-1/2 over 2 + 8 tokens. Group 1: no spread. Group 2: +-1/2 over 4 + 6 tokens.
     rollout = finished_rollout(success=[True, False, True, True, True, False], turns=[1, 4, 1, 1, 2, 3], groups=3)
-    rows = prepare_rows(settings, rollout)
+    rows = prepare_rows(settings, rollout, lesson.params)
     share_F = gradient_shares(settings, rows, jnp.array([1, 4, 9]))
     np.testing.assert_allclose(share_F, [0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0.5], atol=1e-6)
     none_F = gradient_shares(settings, rows.replace(advantages_BW=jnp.zeros_like(rows.advantages_BW)), jnp.arange(3))
