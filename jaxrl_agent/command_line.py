@@ -202,7 +202,8 @@ def evaluated_config(
         ConfigError: neither or both are given, or a flag is out of range.
         RunError: `run_dir` holds no run.
     """
-    if (run_dir is None) == (checkpoint is None or config_file is None):
+    named = checkpoint is not None, config_file is not None
+    if named != ((False, False) if run_dir is not None else (True, True)):
         raise ConfigError(
             "give either --run_dir=DIR, or --checkpoint=NAME together with --config=FILE",
             value={"run_dir": run_dir, "checkpoint": checkpoint, "config": config_file is not None},
@@ -221,8 +222,8 @@ def evaluated_config(
     return build_config(values)
 
 
-def evaluation_path(out: str | None, run_dir: str | None) -> Path:
-    """Where an evaluation is written: `--out`, or `evaluations/test.json` of the run.
+def evaluation_path(out: str | None, run_dir: str | None, *, split: str = "test") -> Path:
+    """Where an evaluation is written: `--out`, or `evaluations/SPLIT.json` of the run.
 
     Raises:
         ConfigError: neither is given.
@@ -231,7 +232,7 @@ def evaluation_path(out: str | None, run_dir: str | None) -> Path:
         return Path(out).expanduser().resolve()
     if run_dir is None:
         raise ConfigError("an evaluation of a --checkpoint needs a file to write to", remedy="Give --out=FILE.json.")
-    return RunDir.open(run_dir).path / "evaluations" / "test.json"
+    return RunDir.open(run_dir).path / "evaluations" / f"{split}.json"
 
 
 def print_grid(result: Json) -> None:

@@ -4,8 +4,6 @@ python launch/evaluate.py --run_dir=runs/grpo
 python launch/evaluate.py --checkpoint=hf:DIR --config=configs/frozenlake_qwen3_4b.py --samples=16 --out=FILE.json
 """
 
-from pathlib import Path
-
 from absl import flags
 from ml_collections import config_flags
 
@@ -25,7 +23,8 @@ _SEED = flags.DEFINE_integer("seed", 0, "seed of sampling; policies under one se
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a pod (TPU, Slurm, or JAX_* variables)")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor")
 _PROGRESS = command_line.progress_flag()
-_OUT = flags.DEFINE_string("out", None, "JSON file; RUN_DIR/evaluations/test.json if left out")
+_SPLIT = flags.DEFINE_enum("split", "test", ["test", "validation"], "held-out tasks; choose settings by validation")
+_OUT = flags.DEFINE_string("out", None, "JSON file; RUN_DIR/evaluations/SPLIT.json if left out")
 _REUSE = flags.DEFINE_bool("reuse", False, "do nothing if the file already holds this very evaluation")
 
 
@@ -40,8 +39,8 @@ def main(_: list[str]) -> None:
         tasks=_TASKS.value,
         mesh=_MESH.value,
     )
-    out = command_line.evaluation_path(_OUT.value, _RUN_DIR.value)
-    chosen = {"temperature": _TEMPERATURE.value, "seed": _SEED.value}
+    out = command_line.evaluation_path(_OUT.value, _RUN_DIR.value, split=_SPLIT.value)
+    chosen = {"split": _SPLIT.value, "temperature": _TEMPERATURE.value, "seed": _SEED.value}
     if _REUSE.value and out.is_file() and is_current(read_json(out), config, **chosen):
         print(f"evaluation: {out} (as it was)")
         return
@@ -50,8 +49,8 @@ def main(_: list[str]) -> None:
     if not is_writer():
         return
     write_json(out, result)
-    if _RUN_DIR.value:
-        RunDir.open(Path(_RUN_DIR.value)).write_trajectories(f"evaluation_{out.stem}", trajectories)
+    if out.parent.name == "evaluations" and RunDir(out.parent.parent).exists():
+        RunDir(out.parent.parent).write_trajectories(f"evaluation_{out.stem}", trajectories)
     command_line.print_grid(result)
     print(f"evaluation: {out}")
 

@@ -28,7 +28,7 @@ stage base train.py --config=configs/frozenlake_base.py --run_dir="$OUT/base" --
 stage grpo train.py --config=configs/frozenlake_grpo.py --run_dir="$OUT/grpo" --init=run:"$OUT/base" --resume
 stage budgetmix train.py --config=configs/frozenlake_budgetmix.py --run_dir="$OUT/budgetmix" --init=run:"$OUT/base" --resume
 for run in base grpo budgetmix; do
-  stage "evaluation of $run" evaluate.py --run_dir="$OUT/$run"
+  stage "evaluation of $run" evaluate.py --run_dir="$OUT/$run" --reuse
 done
 stage report report.py --runs="base=$OUT/base,grpo=$OUT/grpo,budgetmix=$OUT/budgetmix" --out="$OUT/report.html"
 say "all done in $SECONDS s: open $OUT/report.html"

@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl_agent import assemble, statistics
 from jaxrl_agent.checkpoint import policy_version
 from jaxrl_agent.config import Config, to_dict
-from jaxrl_agent.errors import ConfigError
+from jaxrl_agent.errors import ConfigError, NonFiniteError
 from jaxrl_agent.evaluation.pass_at_kt import PassGrid, default_ks, pass_grid, turn_grid
 from jaxrl_agent.parallel.distributed import is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
@@ -39,14 +39,20 @@ class EnforcedRun:
 
 
 def evaluate(
-    config: Config, *, temperature: float = 1.0, seed: int = 0, display: Display | None = None
+    config: Config,
+    *,
+    split: str = "test",
+    temperature: float = 1.0,
+    seed: int = 0,
+    display: Display | None = None,
 ) -> tuple[Json, list[Trajectory]]:
-    """Sample the policy that `config.init` names on the test split.
+    """Sample the policy that `config.init` names on held-out tasks.
 
     With a told budget there is one run for each budget fraction; with a hidden budget one run at t_max serves every T.
 
     Args:
         config: the task, the policy (`init`), and how much to sample (`evaluation`).
+        split: "test", or "validation" to choose settings by.
         temperature: of sampling; 0 is greedy.
         seed: of sampling and of the bootstrap. Two policies under one seed share their random numbers.
         display: live view.
@@ -63,7 +69,7 @@ def evaluate(
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh), display or Display(quiet=not is_writer()) as display:
         policy = assemble.initial_policy(config, mesh, jax.random.key(0))
-        game = assemble.build_game(config, "test", policy, mesh)
+        game = assemble.build_game(config, split, policy, mesh)
         budgets = enforced_budgets(config)
         sampling = SamplingSettings(temperature, config.rollout.top_k, config.rollout.top_p)
         warnings = _warnings(sampling, config.evaluation.samples)
@@ -108,6 +114,10 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
             wanted = np.arange(batch * tasks, (batch + 1) * tasks) % len(game.instances)
             rollout = sample(policy.params, game.data, **_batch(wanted, budget, settings.samples, key))
             parts.append(to_host(_outcome(rollout)))
+            if not parts[-1]["finite"]:
+                raise NonFiniteError(
+                    "the policy's log-probabilities must be finite", value=config.init, remedy="Check its weights."
+                )
             if batch * tasks < STORED_TASKS:
                 numbers = range(batch * tasks, min((batch + 1) * tasks, STORED_TASKS, len(game.instances)))
                 trajectories += _readable(rollout, game, policy.update, numbers, settings.samples)
@@ -136,7 +146,11 @@ def _batch(instances: np.ndarray, budget: int, samples: int, key: jax.Array) -> 
 
 @jax.jit
 def _outcome(rollout: Rollout) -> dict[str, jax.Array]:
-    return {"first": jnp.where(rollout.success_B, rollout.n_turns_B, 0), "stop": rollout.stop_B}
+    return {
+        "first": jnp.where(rollout.success_B, rollout.n_turns_B, 0),
+        "stop": rollout.stop_B,
+        "finite": jnp.isfinite(rollout.batch.sampler_logprobs_BL).all(),
+    }
 
 
 def _readable(rollout: Rollout, game: assemble.Game, update: int, tasks: range, samples: int) -> list[Trajectory]:
@@ -242,11 +256,12 @@ def _headroom(config: Config, game: assemble.Game, runs: list[EnforcedRun]) -> J
     }
 
 
-def is_current(stored: Json, config: Config, *, temperature: float, seed: int) -> bool:
+def is_current(stored: Json, config: Config, *, split: str = "test", temperature: float, seed: int) -> bool:
     """Whether a stored evaluation is the one that `evaluate` would make again."""
     return (
         stored.get("settings") == to_jsonable(to_dict(config))
         and stored.get("checkpoint") == policy_version(config.init)
+        and stored["split"] == split
         and stored["sampling"]["temperature"] == temperature
         and stored["sampling"]["seed"] == seed
     )

@@ -25,7 +25,8 @@ class TrainingRows:
     positions_BW: jax.Array  # int32, columns of the sampled tokens; anything where there is none
     mask_BW: jax.Array  # bool, tokens in the loss
     advantages_BW: jax.Array  # float32
-    old_logprobs_BW: jax.Array  # float32, under the policy that sampled
+    sampler_logprobs_BW: jax.Array  # float32, as the sampler computed them
+    old_logprobs_BW: jax.Array  # float32, of the same policy; the trainer's own where importance weights are on
     ref_logprobs_BW: jax.Array  # float32, under the reference policy; 0 without one
 
 
@@ -57,13 +58,15 @@ def pack_rows(rollout: Rollout, advantages_BL: jax.Array, counted_B: jax.Array, 
     def pick(values_BL):
         return jnp.where(sampled_BW, jnp.take_along_axis(values_BL, positions_BW, axis=1), 0.0)
 
+    sampler_logprobs_BW = pick(batch.sampler_logprobs_BL)
     return TrainingRows(
         tokens_BL=batch.tokens_BL,
         lengths_B=batch.lengths_B,
         positions_BW=positions_BW,
         mask_BW=mask_BW,
         advantages_BW=pick(advantages_BL),
-        old_logprobs_BW=pick(batch.sampler_logprobs_BL),
+        sampler_logprobs_BW=sampler_logprobs_BW,
+        old_logprobs_BW=sampler_logprobs_BW,
         ref_logprobs_BW=jnp.zeros(mask_BW.shape),
     )
 

@@ -33,8 +33,9 @@ def episodes(runs: Sequence[Run]) -> list[Json]:
 def _stored(run: Run) -> Iterator[Json]:
     """Trajectories of the evaluation; without any, those of the last training file."""
     names = [path.stem for path in run.directory.trajectory_files()]
-    evaluation = [name for name in names if name.startswith("evaluation")]
-    for name in evaluation or names[-1:]:
+    evaluation = [name for name in names if name == f"evaluation_{run.evaluation_name}"]
+    training = [name for name in names if not name.startswith("evaluation")]
+    for name in evaluation or training[-1:]:
         yield from run.directory.trajectories(name)
 
 

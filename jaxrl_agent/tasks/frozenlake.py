@@ -120,14 +120,16 @@ class LakeInstances:
 
     split: str
     descs: list[list[str]]
+    rules: str  # what else decides how a game goes: the rules, the text, the length of a reply
 
     def __len__(self) -> int:
         return len(self.descs)
 
     @property
     def data_hash(self) -> str:
-        """SHA-256 over all maps in order: equal hashes mean equal evaluation data."""
-        return hashlib.sha256("\n\n".join("\n".join(desc) for desc in self.descs).encode()).hexdigest()
+        """SHA-256 over the rules and all maps in order: equal hashes mean the same games."""
+        games = [self.rules, *("\n".join(desc) for desc in self.descs)]
+        return hashlib.sha256("\n\n".join(games).encode()).hexdigest()
 
     def instance_id(self, index: int) -> str:
         """Stable name of an instance, from its map alone."""
@@ -174,7 +176,7 @@ def make_frozenlake(
     Args:
         config: task settings.
         tokenizer: as `load_tokenizer` gives it.
-        split: "train" or "test"; their maps are disjoint by hash.
+        split: "train", "validation" or "test"; their maps are disjoint by hash.
         vocab_size: rows of the model's embedding; ids beyond the tokenizer's stand for nothing.
 
     Returns:
@@ -207,7 +209,8 @@ def make_frozenlake(
         visibility=config.budget_visibility,
         max_tokens=config.max_tokens,
     )
-    return task, LakeData(maps=maps, quality_NX4=quality_NX4, text=text), LakeInstances(split, descs)
+    rules = f"{task.rules} {config.text} {config.max_tokens}"
+    return task, LakeData(maps=maps, quality_NX4=quality_NX4, text=text), LakeInstances(split, descs, rules)
 
 
 def _pick(maps: frozenlake.LakeMap, instance: jax.Array) -> frozenlake.LakeMap:

@@ -57,7 +57,7 @@ def lake_game(
         visibility=config.budget_visibility,
         max_tokens=config.max_tokens,
     )
-    return Game(static, data, LakeInstances("test", [list(desc) for desc in descs]), words)
+    return Game(static, data, LakeInstances("test", [list(desc) for desc in descs], rules=str(static)), words)
 
 
 def tag_game() -> Game:

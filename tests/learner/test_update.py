@@ -256,14 +256,16 @@ def test_the_gradient_is_that_of_the_loss_of_the_whole_mini_batch(aggregation):
 
 def test_kl_entropy_and_importance_weights_enter_the_gradient_with_their_signs():
     rows = rows_of(EVEN_MODEL)
+    drift_BW = np.where(rows.mask_BW, np.random.default_rng(1).normal(0, 0.2, rows.mask_BW.shape), 0)
+    rows = rows.replace(sampler_logprobs_BW=(rows.old_logprobs_BW + drift_BW).astype(np.float32))
     state, metrics = updated(sgd_settings(EXTRAS), rows)
-    mask_BL, old_BL, ref_BL = (
-        scatter(part, rows) for part in (rows.mask_BW, rows.old_logprobs_BW, rows.ref_logprobs_BW)
-    )
+    mask_BL, drift_BL, ref_BL = (scatter(part, rows) for part in (rows.mask_BW, drift_BW, rows.ref_logprobs_BW))
+    weight_BL = np.minimum(np.exp(-drift_BL), 1.1)
+    assert (weight_BL == 1.1).any()
+    assert (weight_BL < 1).any()
 
     def loss_of(logprobs_BL, entropy_BL):
-        ratio_BL = jnp.exp(jax.lax.stop_gradient(logprobs_BL) - old_BL)
-        loss = plain_policy_loss(rows, logprobs_BL, EXTRAS, importance_weights_BL=jnp.minimum(ratio_BL, 1.1))
+        loss = plain_policy_loss(rows, logprobs_BL, EXTRAS, importance_weights_BL=weight_BL)
         away_BL = ref_BL - logprobs_BL
         k3_BL = jnp.exp(away_BL) - away_BL - 1
         share = functools.partial(
