@@ -66,7 +66,9 @@ def check_names(config: Config) -> None:
         if name not in known:
             raise unknown_name(f"config.{key} must be a known name", name, known)
     check_think(config)
-    if not config.init:  # else the checkpoint's own shape counts
+    if config.init:
+        split_policy_name(config.init)
+    else:  # given weights bring a shape of their own
         with_runtime(get_preset(config.model.preset), config)
     parse_mesh(config.mesh)
     schedule = build_schedule(config)
@@ -154,7 +156,14 @@ def initial_policy(config: Config, mesh: jax.sharding.Mesh, key: jax.Array) -> P
             remedy="What two treatments of reasoning yield is not comparable; to mix them on purpose, export the "
             "weights and give them as hf:DIR.",
         )
-    tokenizer = found.tokenizer or config.task.tokenizer or split_policy_name(config.init)[1]
+    wanted = config.task.tokenizer
+    if found.tokenizer and wanted and wanted != found.tokenizer:
+        raise TokenizerError(
+            f"config.task.tokenizer must be the tokenizer of the policy that a run begins with, {found.tokenizer!r}",
+            value=wanted,
+            remedy="Set it to that name, or to nothing.",
+        )
+    tokenizer = found.tokenizer or wanted or split_policy_name(config.init)[1]
     return Policy(with_runtime(found.model, config), found.params, tokenizer, found.update)
 
 

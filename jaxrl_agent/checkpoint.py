@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,15 @@ def split_policy_name(spec: str) -> tuple[str, str]:
 
 
 def policy_version(spec: str) -> str:
-    """Name a policy so that two versions of it differ: `run:DIR@NUMBER` of the newest checkpoint, or `hf:DIR`."""
+    """Name a policy so that two versions of it differ.
+
+    `run:DIR@NUMBER` of the newest checkpoint, or `hf:DIR@DIGEST` of the names, sizes and times of its weight files.
+    """
     kind, path = split_policy_name(spec)
     if kind == "hf":
-        return spec
+        stats = [(file.name, file.stat()) for file in sorted(Path(path).expanduser().glob("*.safetensors"))]
+        marks = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+        return f"{spec}@{hashlib.sha256(marks.encode()).hexdigest()[:8]}"
     with Checkpoints(RunDir.open(path).checkpoints) as checkpoints:
         return f"{spec}@{checkpoints.latest()}"
 

@@ -48,7 +48,22 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
         arguments = [sys.argv[0], *map(_checked_argument, _joined(sys.argv[1:]))]
     except JaxrlError as error:
         raise SystemExit(_report(error)) from None
-    app.run(guarded, argv=arguments)
+    app.run(guarded, argv=arguments, flags_parser=_parse_flags)
+
+
+def _parse_flags(arguments: Sequence[str]) -> list[str]:
+    """Parse flags; a config file that sets an unknown key, or is no Python, becomes one line."""
+    try:
+        return app.parse_flags_with_usage(arguments)
+    except (AttributeError, KeyError, SyntaxError) as error:
+        reason = str(error).replace("\\n", "\n").strip("'\"").splitlines()
+        near = next((line for line in reason if line.startswith("Did you mean")), "Correct the file.")
+        fault = ConfigError(
+            "the config file must be Python that sets known keys",
+            value=reason[0].split(" Other fields")[0],
+            remedy=near,
+        )
+        raise SystemExit(_report(fault)) from None
 
 
 def _report(error: JaxrlError) -> int:

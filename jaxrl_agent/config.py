@@ -315,6 +315,10 @@ def _check_consistency(config: Config) -> None:
             f"config.train.mini_batches must divide the trajectories of an update ({config.trajectories_per_update})",
             value=config.train.mini_batches,
         )
+    if 0 < config.algorithm.dual_clip <= 1:
+        raise ConfigError("config.algorithm.dual_clip must be 0 or above 1", value=config.algorithm.dual_clip)
+    if config.algorithm.clip_low >= 1:
+        raise ConfigError("config.algorithm.clip_low must be below 1", value=config.algorithm.clip_low)
     if not config.evaluation.budget_fractions:
         raise ConfigError("config.evaluation.budget_fractions must name at least one budget", value=())
 

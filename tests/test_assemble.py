@@ -137,9 +137,12 @@ def test_without_a_tokenizer_in_the_settings_the_weights_folder_is_it(tmp_path, 
 
 
 def test_a_run_brings_its_own_tokenizer(small_run):
-    config = small_config(init=f"run:{small_run.path}", task__tokenizer="byte")
+    config = small_config(init=f"run:{small_run.path}", task__tokenizer="")
     policy = assemble.initial_policy(config, one_device(), jax.random.key(0))
     assert (policy.tokenizer, policy.update) == ("lake_words", 24)
+    other = small_config(init=f"run:{small_run.path}", task__tokenizer="byte")
+    with pytest.raises(TokenizerError, match="a run begins with, 'lake_words'; got 'byte'"):
+        assemble.initial_policy(other, one_device(), jax.random.key(0))
 
 
 # ---- steps

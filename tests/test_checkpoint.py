@@ -236,7 +236,11 @@ def test_a_weights_folder_is_loaded_into_its_shardings(tmp_path):
     assert (policy.tokenizer, policy.update) == (None, 0)
     for leaf, expected in zip(jax.tree.leaves(policy.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(leaf, expected)
-    assert policy_version(name) == name
+    before = policy_version(name)
+    assert before.startswith(f"{name}@")
+    weights = tmp_path / "weights" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b" ")
+    assert policy_version(name) != before
 
 
 @pytest.mark.parametrize("name", ["", "runs/base", "hf:", "run:", "ckpt:x", "run"])

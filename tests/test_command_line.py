@@ -262,6 +262,8 @@ def test_a_named_policy_is_evaluated_on_the_task_of_a_config_file(launch, own_ru
     [
         ([], ["give either --run_dir=DIR, or --checkpoint=NAME together with --config=FILE"]),
         (["--checkpoint=hf:x"], ["give either"]),
+        (["--run_dir=x", "--checkpoint=hf:x"], ["give either"]),
+        (["--run_dir=x", "--config=configs/frozenlake_grpo.py"], ["give either"]),
         (["--run_dir=nowhere"], ["must hold config.json", "nowhere"]),
         (["--checkpoint=hf:x", "--config=configs/frozenlake_grpo.py"], ["needs a file to write to", "--out"]),
         (["--checkpoint=x", "--config=configs/frozenlake_grpo.py", "--out=x.json"], ["hf:DIR or run:DIR"]),
@@ -272,6 +274,19 @@ def test_a_named_policy_is_evaluated_on_the_task_of_a_config_file(launch, own_ru
 def test_an_evaluation_that_cannot_be_made_says_why(launch, arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert_one_line_error(launch("evaluate", *arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("from jaxrl_agent.config import default_config\ndefault_config().optimizer.learning_rte = 1", "Did you mean"),
+        ("def get_config(:", "invalid syntax"),
+    ],
+)
+def test_a_faulty_config_file_is_one_line(launch, tmp_path, text, words):
+    (tmp_path / "faulty.py").write_text(text)
+    result = launch("train", f"--config={tmp_path / 'faulty.py'}", "--dry_run")
+    assert_one_line_error(result, "config file must be Python that sets known keys", words)
 
 
 # ---- converting

@@ -175,6 +175,8 @@ def test_a_value_out_of_range_is_refused_with_its_key_and_bound(key, value, mess
         ("task.think", "keep", "must be off with config.task.text=words"),
         ("task.n_train", 15, r"must not exceed config.task.n_train \(15\).*meet a task twice"),
         ("train.mini_batches", 3, r"must divide the trajectories of an update \(128\)"),
+        ("algorithm.dual_clip", 0.5, "must be 0 or above 1"),
+        ("algorithm.clip_low", 1.0, "must be below 1"),
         ("evaluation.budget_fractions", (), "at least one budget"),
     ],
 )

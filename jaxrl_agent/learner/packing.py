@@ -12,6 +12,9 @@ from jaxrl_agent.learner.logprobs import positions_from_mask, selected_logprobs
 from jaxrl_agent.models.qwen3 import Qwen3Config, hidden_states
 from jaxrl_agent.types import Rollout, StopReason
 
+_LIMITS = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT)
+_MACHINERY = (StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT, StopReason.COULD_NOT_CHECK)
+
 
 @struct.dataclass
 class TrainingRows:
@@ -31,15 +34,14 @@ class TrainingRows:
 
 
 def trained_rows(rollout: Rollout, *, train_on_cut_replies: bool) -> jax.Array:
-    """Mark the trajectories that count: all but those that the token or the context limit cut; bool [B].
+    """Mark the trajectories that count: bool [B].
 
-    A trajectory that used its budget up counts; its budget is part of the task. One that a limit cut tells nothing
-    about the task.
+    A trajectory that used its budget up counts; its budget is part of the task. One that the token or the context limit
+    cut tells nothing about the task, and one that the machinery failed (an environment error, a time limit, a reply
+    that could not be checked) nothing about the policy.
     """
-    if train_on_cut_replies:
-        return jnp.ones_like(rollout.success_B)
-    limits = (StopReason.TOKEN_LIMIT.code, StopReason.CONTEXT_LIMIT.code)
-    return ~jnp.isin(rollout.stop_B, jnp.asarray(limits))
+    left_out = _MACHINERY if train_on_cut_replies else _MACHINERY + _LIMITS
+    return ~jnp.isin(rollout.stop_B, jnp.asarray([reason.code for reason in left_out]))
 
 
 def pack_rows(rollout: Rollout, advantages_BL: jax.Array, counted_B: jax.Array, width: int) -> TrainingRows:

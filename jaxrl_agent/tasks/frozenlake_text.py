@@ -133,7 +133,8 @@ def _rules_text(config: TaskConfig) -> str:
         "You walk over a frozen lake, a square grid. Rows are counted from the top and columns from the left, both "
         f"from 1. On the map {letters}. Reach the goal; a hole ends the game. Each reply makes one move: {moves}. A "
         f"move against the edge leaves you where you are.{slips}{look} End your reply with the move in tags, for "
-        "example <action>down</action>. A reply without such a tag uses up a turn."
+        "example <action>down</action>; the first tag counts. A reply without one uses up a turn, and a reply that is "
+        f"not over after {config.max_tokens} tokens ends the game."
     )
 
 

@@ -7,15 +7,17 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_agent import assemble
 from jaxrl_agent.checkpoint import Checkpoints, abstract_params, describe_policy
-from jaxrl_agent.errors import CheckpointError, ConfigError
+from jaxrl_agent.errors import CheckpointError, ConfigError, NonFiniteError
 from jaxrl_agent.evaluation import evaluator
 from jaxrl_agent.evaluation.evaluator import enforced_budgets, evaluate, is_current
 from jaxrl_agent.evaluation.pass_at_kt import pass_at_kt
+from jaxrl_agent.models.hf_weights import save_hf
 from jaxrl_agent.models.qwen3 import init_params
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import RunDir, read_json, to_jsonable, write_json
@@ -247,6 +249,14 @@ def test_an_evaluation_needs_a_policy_with_a_checkpoint_and_known_names(small_ru
     young = RunDir.create(tmp_path / "young", {})
     with pytest.raises(CheckpointError, match="finished checkpoint"):
         evaluate(small_config(init=f"run:{young.path}"), display=Display(quiet=True))
+
+
+def test_a_policy_of_broken_weights_is_no_policy_that_never_succeeds(tmp_path):
+    params = init_params(EVEN_MODEL, jax.random.key(0))
+    params["norm"]["scale"] = params["norm"]["scale"].at[0].set(jnp.nan)
+    save_hf(tmp_path / "broken", EVEN_MODEL, params)
+    with pytest.raises(NonFiniteError, match="log-probabilities must be finite"):
+        evaluate(small_config(init=f"hf:{tmp_path / 'broken'}"), display=Display(quiet=True))
 
 
 def test_a_policy_in_the_middle_of_its_warm_start_can_be_evaluated(tmp_path):

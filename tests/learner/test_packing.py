@@ -66,11 +66,12 @@ def test_rows_that_do_not_count_keep_their_numbers_but_leave_the_loss():
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_only_limits_of_tokens_and_context_take_a_row_out(reason):
+def test_limits_of_tokens_and_context_and_failing_machinery_take_a_row_out(reason):
     rows = rollout(stops=(reason, reason))
     cut = reason in (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT)
-    assert trained_rows(rows, train_on_cut_replies=False).tolist() == [not cut] * 2
-    assert trained_rows(rows, train_on_cut_replies=True).tolist() == [True] * 2
+    failed = reason in (StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT, StopReason.COULD_NOT_CHECK)
+    assert trained_rows(rows, train_on_cut_replies=False).tolist() == [not (cut or failed)] * 2
+    assert trained_rows(rows, train_on_cut_replies=True).tolist() == [not failed] * 2
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -35,12 +35,16 @@ def trajectory(instance="m", budget=4, success=False, stop="budget", turns=(), b
 
 def only(runs, *trajectories, **changes):
     """Episodes of the run `base` alone, with these trajectories stored."""
-    (runs["base"] / "trajectories" / "evaluation_test.jsonl").unlink(missing_ok=True)
-    write(runs["base"], "evaluation", *trajectories)
+    write(runs["base"], "evaluation_test", *trajectories)
     config = read_json(runs["base"] / "config.json")
     config["task"]["lake"] |= changes
     write_json(runs["base"] / "config.json", config)
     return episodes(loaded({"base": runs["base"]}))
+
+
+def test_episodes_of_another_evaluation_are_not_shown(runs):
+    write(runs["base"], "evaluation_greedy", trajectory(instance="stranger"))
+    assert "stranger" not in {e["instance"] for e in episodes(loaded({"base": runs["base"]}))}
 
 
 def test_every_run_shows_the_same_maps_at_each_budget(pristine_runs):

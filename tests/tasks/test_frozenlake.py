@@ -49,6 +49,11 @@ def test_lakes_know_nothing_of_budgets_text_or_slip():
     assert build(lake={"map_seed": 1}).data_hash != expected.data_hash
 
 
+@pytest.mark.parametrize("changes", [{"lake": {"success_rate": 0.5}}, {"lake": {"foggy": False}}, CHAT])
+def test_the_same_lakes_under_other_rules_or_words_are_another_game(changes):
+    assert build(**changes).data_hash != build().data_hash
+
+
 def test_settings_without_enough_maps_are_refused():
     with pytest.raises(MapError, match="distinct maps"):
         build(lake={"min_size": 2, "max_size": 2, "min_holes": 0})
