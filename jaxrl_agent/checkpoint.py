@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +44,10 @@ class Checkpoints:
     def __enter__(self) -> Checkpoints:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A save that failed fails again when the manager closes; the first error is the one to show.
+        with contextlib.suppress(CheckpointError) if kind else contextlib.nullcontext():
+            self.close()
 
     def latest(self) -> int | None:
         """Number of the newest whole checkpoint, or None."""
@@ -91,15 +96,32 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Return when everything is on disk."""
-        self._manager.wait_until_finished()
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Finish pending saves and free the manager."""
-        self._manager.close()
+        with self._writing():
+            self._manager.close()
 
     def _save(self, step: int, trees: dict[str, Any], meta: Json) -> None:
         items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
-        self._manager.save(step, args=ocp.args.Composite(**items, **{_META: ocp.args.JsonSave(meta)}))
+        with self._writing():
+            self._manager.save(step, args=ocp.args.Composite(**items, **{_META: ocp.args.JsonSave(meta)}))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn the failure of this save, or of the one before it, into an error that says what is left."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            full = "RESOURCE_EXHAUSTED" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
+            reason = "no space is left on the disk" if full else _first_line(error)
+            raise CheckpointError(
+                f"a checkpoint must be written whole; {reason}",
+                value=str(self._folder),
+                remedy="The checkpoints before it are whole: free space and go on with --resume.",
+            ) from error
 
     def _restore(self, args: dict[str, Any], step: int | None) -> Any:
         step = self.latest() if step is None else step

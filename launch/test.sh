@@ -13,4 +13,4 @@ set -euo pipefail
 setup_env test
 cd "$PROJECT"
 "$VENV_PYTHON" -m ruff check .
-exec "$VENV_PYTHON" -m pytest -n "${JAXRL_TEST_WORKERS:-2}" "$@"
+exec "$VENV_PYTHON" -m pytest -n "${JAXRL_TEST_WORKERS:-2}" --dist loadfile "$@"
