@@ -52,9 +52,12 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
 
 
 def _parse_flags(arguments: Sequence[str]) -> list[str]:
-    """Parse flags; a config file that sets an unknown key, or is no Python, becomes one line."""
+    """Parse flags; a faulty flag, and a config file that sets an unknown key or is no Python, become one line."""
     try:
-        return app.parse_flags_with_usage(arguments)
+        return flags.FLAGS(arguments)
+    except flags.Error as error:
+        reason = " ".join(str(error).split())
+        raise SystemExit(_report(ConfigError(reason.rstrip("."), remedy="--help names every flag."))) from None
     except (AttributeError, KeyError, SyntaxError) as error:
         reason = str(error).replace("\\n", "\n").strip("'\"").splitlines()
         near = next((line for line in reason if line.startswith("Did you mean")), "Correct the file.")

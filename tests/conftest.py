@@ -19,11 +19,19 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 import jax
 import pytest
 
+from jaxrl_agent.testing.commands import Launcher
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked gpu where there is no accelerator."""
     if item.get_closest_marker("gpu") and jax.default_backend() == "cpu":
         pytest.skip("needs an accelerator: JAX_PLATFORMS=cuda bash launch/test.sh -m gpu")
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Launcher:
+    """Run `launch(NAME, FLAG, ...)` in this process."""
+    return Launcher(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from absl import app, flags, logging
 
 from jaxrl_agent import command_line
 from jaxrl_agent.config import build_config, default_config
 from jaxrl_agent.errors import ConfigError, RunError
 from jaxrl_agent.run_dir import RunDir
-from jaxrl_agent.testing.small import small_preset
+from jaxrl_agent.testing.commands import assert_one_line_error
 
 PROJECT = Path(__file__).resolve().parents[1]
 SMALL_CONFIG = """
@@ -27,49 +23,11 @@ def get_config():
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What a command left on the terminal."""
-
-    code: int | str
-    out: str
-    err: str
-
-
-@pytest.fixture
-def launch(monkeypatch, capsys):
-    """Run `python launch/NAME.py FLAGS...` in this process, which shares compiled programs, and forget its flags."""
-    app.define_help_flags()  # once for all commands
-
-    def run(name: str, *arguments: object) -> Result:
-        script = str(PROJECT / "launch" / f"{name}.py")
-        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
-        known, verbosity = set(flags.FLAGS), logging.get_verbosity()
-        try:
-            with small_preset(), pytest.raises(SystemExit) as caught:
-                runpy.run_path(script, run_name="__main__")
-        finally:
-            flags.FLAGS.remove_flag_values(set(flags.FLAGS) - known)
-            flags.FLAGS.unparse_flags()
-            logging.set_verbosity(verbosity)
-        return Result(caught.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
 @pytest.fixture
 def small_file(tmp_path):
     path = tmp_path / "small.py"
     path.write_text(SMALL_CONFIG)
     return path
-
-
-def assert_one_line_error(result: Result, *words: str) -> None:
-    assert result.code == 1
-    assert result.err.startswith("error: ")
-    assert result.err.count("\n") == 1
-    for word in words:
-        assert word in result.err
 
 
 # ---- dry run
