@@ -193,6 +193,8 @@ def seed_list(count: int, listed: Sequence[str] | None) -> list[int]:
 def print_config(config: Config) -> None:
     """Print every setting with its unit, and what they amount to."""
     print("\n".join(describe(config)))
+    if config.init:
+        print(f"\nthe model: as {config.init} has it; config.model.preset is not used")
     rollout, trajectories = config.rollout, config.trajectories_per_update
     turns = trajectories * config.task.t_max
     print(
@@ -253,14 +255,15 @@ def evaluation_path(out: str | None, run_dir: str | None, *, split: str = "test"
     return RunDir.open(run_dir).path / "evaluations" / f"{split}.json"
 
 
-def print_grid(result: Json) -> None:
-    """Print Pass@(K,T) of an evaluation as a table, one line for each K."""
+def print_grid(result: Json, path: Path) -> None:
+    """Print Pass@(K,T) of an evaluation with 95% intervals, one line for each K, and where it was written."""
     cells = {(cell["K"], cell["T"]): cell for cell in result["grid"]}
     ts = sorted({t for _, t in cells})
-    print("Pass@(K,T)  " + "".join(f"{f'T={t}':>20}" for t in ts))
+    print("Pass@(K,T)  " + "".join(f"{f'T={t}':>24}" for t in ts))
     for k in sorted({k for k, _ in cells}):
         row = (cells[k, t] for t in ts)
-        print(f"K={k:<10}" + "".join(f"{c['value']:>8.3f} {c['ci_low']:.3f}-{c['ci_high']:.3f}" for c in row))
+        print(f"K={k:<10}" + "".join(f"{c['value']:>9.3f} [{c['ci_low']:.3f}, {c['ci_high']:.3f}]" for c in row))
+    print(f"evaluation: {path}")
 
 
 def _fraction(text: str) -> float:

@@ -155,12 +155,12 @@ def _newest_checkpoint(config: Config, path: str | Path, *, resume: bool) -> Jso
             value=str(path),
             remedy="Give --resume to go on with it, or another --run_dir.",
         )
-    stored = to_dict(build_config(folder.config()))
-    changed = [name for name in _differences(stored, to_dict(config)) if not name.startswith(_MAY_CHANGE)]
+    stored, given = to_dict(build_config(folder.config())), to_dict(config)
+    changed = [name for name in _differences(stored, given) if not name.startswith(_MAY_CHANGE)]
     if changed:
         raise CheckpointError(
             "a run is resumed with the settings that it was started with",
-            value=", ".join(changed),
+            value=", ".join(f"{name}={_value(given, name)!r} for {_value(stored, name)!r}" for name in changed),
             remedy="Set these back, or start a new run with --init=run:DIR.",
         )
     with Checkpoints(folder.checkpoints) as checkpoints:
@@ -177,6 +177,10 @@ def _open(config: Config, path: str | Path) -> RunDir:
     """Open the run, or make it."""
     folder = RunDir(Path(path).expanduser().resolve(), writer=is_writer())
     return folder if folder.exists() else RunDir.create(path, to_dict(config), writer=folder.writer)
+
+
+def _value(values: Json, dotted: str) -> Any:
+    return functools.reduce(dict.get, dotted.split("."), values)
 
 
 def _differences(stored: Json, given: Json, prefix: str = "") -> list[str]:
@@ -238,6 +242,8 @@ def _reinforce(run: _Run, state: TrainState) -> None:
     describe = _jitted(summarise, run.step, donate=())
     reference = _reference(run)
     done, total = int(state.update), config.train.updates
+    if done == total:
+        run.display.say(f"all {total} updates are done")
     run.folder.cut_metrics(done)
     run.display.start("training", total, done)
     while done < total:

@@ -44,6 +44,8 @@ def main(_: list[str]) -> None:
     if _REUSE.value and out.is_file() and is_current(read_json(out), config, **chosen):
         print(f"evaluation: {out} (as it was)")
         return
+    if out.is_file() and not _OUT.value:
+        print(f"note: {out} holds another evaluation, which this one replaces; --out=FILE keeps both")
     command_line.start(distributed=_DISTRIBUTED.value)
     result, trajectories = evaluate(config, **chosen, display=command_line.make_display(_PROGRESS.value))
     if not is_writer():
@@ -51,8 +53,7 @@ def main(_: list[str]) -> None:
     write_json(out, result)
     if out.parent.name == "evaluations" and RunDir(out.parent.parent).exists():
         RunDir(out.parent.parent).write_trajectories(f"evaluation_{out.stem}", trajectories)
-    command_line.print_grid(result)
-    print(f"evaluation: {out}")
+    command_line.print_grid(result, out)
 
 
 if __name__ == "__main__":

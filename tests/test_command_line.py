@@ -164,11 +164,12 @@ def test_a_run_is_trained_left_alone_when_finished_and_never_overwritten(launch,
     run = RunDir.open(tmp_path / "run")
     assert [row["update"] for row in run.metrics()] == [1, 2]
 
-    assert launch("train", *command, "--resume").code == 0
+    again = launch("train", *command, "--resume")
+    assert (again.code, "all 2 updates are done" in again.out) == (0, True)
     assert [row["update"] for row in run.metrics()] == [1, 2]
     assert_one_line_error(launch("train", *command), "directory without one", "--resume")
     other = launch("train", *command, "--resume", "--config.seed=5")
-    assert_one_line_error(other, "settings that it was started with", "'seed'")
+    assert_one_line_error(other, "settings that it was started with", "seed=5 for 0")
 
 
 # ---- evaluating
@@ -312,8 +313,9 @@ def test_an_evaluation_lies_in_its_run_unless_it_is_told_otherwise(small_run, tm
 
 def test_the_grid_is_printed_with_a_line_for_each_k_and_a_column_for_each_t(capsys):
     cells = [{"K": k, "T": t, "value": k * t / 100, "ci_low": 0.0, "ci_high": 1.0} for t in (4, 16) for k in (1, 8)]
-    command_line.print_grid({"grid": cells})
-    lines = capsys.readouterr().out.splitlines()
+    command_line.print_grid({"grid": cells}, Path("x.json"))
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == "evaluation: x.json"
     assert lines[0].split() == ["Pass@(K,T)", "T=4", "T=16"]
     assert [line.split()[0] for line in lines[1:]] == ["K=1", "K=8"]
     assert "0.320" in lines[2]

@@ -110,6 +110,7 @@ def save_hf(
             arrays = {tensor.name: _fetch(tensor) for tensor in shard}
             if writes:
                 save_file(arrays, partial / file, metadata={"format": "pt"})
+                (partial / file).chmod(0o644)  # safetensors makes it readable for its owner alone
         if writes:
             _write_json_files(partial, config, shards)
             _publish(partial, target)

@@ -12,7 +12,7 @@ from jaxrl_agent.errors import ArgumentError, RunError
 from jaxrl_agent.run_dir import Json, RunDir
 
 DEFAULT_EVALUATION = "test"
-_COMPARED = ("task", "split", "data_hash", "t_max", "budget_visibility", "n_tasks")
+_COMPARED = ("task", "split", "n_tasks", "t_max", "budget_visibility", "data_hash")
 _COMPARED_SAMPLING = ("temperature", "top_k", "top_p", "think")
 
 

@@ -36,7 +36,9 @@ def read(surface: Surface) -> list[Claim]:
     stored = {(d.better.name, d.than.name) for d in surface.differences}
     mixed = [run for run in others if mixes_budgets(run)]
     for run in mixed:
-        fixed = next((f for f in others if not mixes_budgets(f) and (run.name, f.name) in stored), None)
+        # The reference itself is such a run where it was trained: then nobody claims a gain over it at full budget.
+        trained = [f for f in surface.runs if f.metrics and not mixes_budgets(f)]
+        fixed = next((f for f in trained if (run.name, f.name) in stored), None)
         claims += _against_base(surface, run, base) if fixed is None else _against_fixed(surface, run, fixed)
     return claims
 
