@@ -41,12 +41,12 @@ def main(_: list[str]) -> None:
     )
     out = command_line.evaluation_path(_OUT.value, _RUN_DIR.value, split=_SPLIT.value)
     chosen = {"split": _SPLIT.value, "temperature": _TEMPERATURE.value, "seed": _SEED.value}
+    command_line.start(distributed=_DISTRIBUTED.value)
     if _REUSE.value and out.is_file() and is_current(read_json(out), config, **chosen):
         print(f"evaluation: {out} (as it was)")
         return
     if out.is_file() and not _OUT.value:
         print(f"note: {out} holds another evaluation, which this one replaces; --out=FILE keeps both")
-    command_line.start(distributed=_DISTRIBUTED.value)
     result, trajectories = evaluate(config, **chosen, display=command_line.make_display(_PROGRESS.value))
     if not is_writer():
         return

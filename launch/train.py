@@ -33,11 +33,12 @@ def main(_: list[str]) -> None:
     values = _CONFIG.value
     command_line.override(values, init=_INIT.value, mesh=_MESH.value)
     config = build_config(values)
+    if not _DRY_RUN.value:
+        command_line.start(distributed=_DISTRIBUTED.value)  # before anything touches a device
     check_names(config)
     if _DRY_RUN.value:
         command_line.print_config(config)
         return
-    command_line.start(distributed=_DISTRIBUTED.value)
     display = command_line.make_display(_PROGRESS.value)
     run = train(config, _RUN_DIR.value, resume=_RESUME.value, display=display, tensorboard=_TENSORBOARD.value)
     print(f"run directory: {run.path}")

@@ -44,14 +44,15 @@ print(json.dumps({
 """
 
 TRAIN = """
-import sys
-from jaxrl_agent.parallel import distributed
-if sys.argv[2] == "2":
-    distributed.join_processes()
-from jaxrl_agent.testing.small import small_config, small_preset
-from jaxrl_agent.train import train
-with small_preset():
-    train(small_config(train__updates=2, mesh="data:2"), sys.argv[1])
+import runpy, sys
+sys.argv[0] = "launch/train.py"
+runpy.run_path("launch/train.py", run_name="__main__")
+"""
+CONFIG = """
+from jaxrl_agent.testing.small import small_values
+
+def get_config():
+    return small_values(model__preset="lake-tiny", train__updates=2, mesh="data:2")
 """
 
 
@@ -129,10 +130,12 @@ def test_two_processes_agree_on_values_and_arrays():
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_a_run_of_two_processes_is_that_of_one_with_two_devices(tmp_path):
-    outs = run_together(TRAIN, tmp_path / "pod", "2", devices=1)
+    (tmp_path / "config.py").write_text(CONFIG)
+    flags = [f"--config={tmp_path / 'config.py'}", "--progress=plain"]
+    outs = run_together(TRAIN, *flags, f"--run_dir={tmp_path / 'pod'}", "--distributed", devices=1)
     assert "training 2/2" in outs[0]
     assert "training" not in outs[1], "one process speaks"
-    alone = start(TRAIN, tmp_path / "alone", "1", devices=2)
+    alone = start(TRAIN, *flags, f"--run_dir={tmp_path / 'alone'}", devices=2)
     _, errors = alone.communicate(timeout=300)
     assert alone.returncode == 0, errors[-3000:]
     pod, expected = RunDir.open(tmp_path / "pod"), RunDir.open(tmp_path / "alone")
