@@ -365,7 +365,8 @@ def test_rule_23_budgets_are_trained_on_and_limits_are_not(table):
     rollout = SimpleNamespace(stop_B=jnp.arange(len(reasons)), success_B=jnp.zeros(len(reasons), bool))
     counted = np.asarray(trained_rows(rollout, train_on_cut_replies=False))
     left_out = {reason for reason, counts in zip(reasons, counted, strict=True) if not counts}
-    assert left_out == {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT}
+    failed = {StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT, StopReason.COULD_NOT_CHECK}
+    assert left_out == {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT} | failed
     assert table.host(table.up, instance=WALL).reward == 0
 
 

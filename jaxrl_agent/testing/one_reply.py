@@ -73,7 +73,7 @@ class Table:
         """Ids to read."""
         return self.tokenizer.decode(ids)
 
-    def rollout(self, reply: Sequence[int], *, instance: int, budget: int = T_MAX, context: int = 1024) -> Rollout:
+    def rollout(self, reply: Sequence[int], *, instance: int, budget: int = T_MAX, context: int = 2048) -> Rollout:
         """A group of two trajectories on the device, with rows of at most `context` tokens."""
         follows = {reply[-1]: reply[-1]} | dict(zip((*self.chat.newline, *reply), reply, strict=False))
         logits_VV = successions(self.vocab_size, follows)
@@ -94,7 +94,7 @@ class Table:
             reward=float(row.return_B),
         )
 
-    def host(self, reply: Sequence[int], *, instance: int, budget: int = T_MAX, context: int = 1024) -> Seen:
+    def host(self, reply: Sequence[int], *, instance: int, budget: int = T_MAX, context: int = 2048) -> Seen:
         """Play on the host, arguments as in `rollout`."""
         if reply[-1] not in self.chat.stop_ids:
             reply = [*reply, *[reply[-1]] * (MAX_TOKENS - len(reply))]

@@ -193,7 +193,7 @@ def test_other_evaluation_settings_evaluate_again_and_train_nothing(out, monkeyp
 
 
 def test_a_run_that_fails_is_named(out):
-    expected = rf"grpo with seed 1 \({out}/seed1/grpo\): a run is resumed with.*got 'optimizer.learning_rate'"
+    expected = rf"grpo with seed 1 \({out}/seed1/grpo\): a run is.*got 'optimizer.learning_rate=1.0 for 0.003'"
     changed = {"mix": methods()["mix"], "grpo": tiny(optimizer__learning_rate=1.0)}
     with pytest.raises(RunError, match=expected):
         compare(changed, [1], out, display=QUIET())

@@ -187,7 +187,7 @@ def babbled(game: Game, **changes: int) -> Rollout:
     examples = all_sayings + 3 * all_sayings[: game.task.rules.n_actions] + 5 * tags
     config, params = echo_policy(game, [[opening, *reply] for reply in examples for opening in openings(game)])
     config = dataclasses.replace(config, **changes)
-    return play(game, config, params, instances=(0, 1, 2, 3), budgets=(6, 5, 6, 2), rows=range(24), seed=SEED)
+    return play(game, config, params, instances=(0, 1, 2, 3), budgets=(6, 5, 6, 2), rows=range(48), seed=SEED)
 
 
 def assert_host_plays(game: Game, rollout: Rollout) -> None:
