@@ -328,8 +328,9 @@ def test_importing_every_module_loads_no_nnx_and_no_torch():
     run_fresh(IMPORT_ALL, *sorted(modules()))
 
 
-def test_the_report_is_made_without_jax():
-    names = sorted(name for name in modules() if room(name) == "report")
+@pytest.mark.parametrize("reader", READERS)
+def test_analyses_and_reports_are_made_without_jax(reader):
+    names = sorted(name for name in modules() if room(name) == reader)
     run_fresh("import sys\nfor name in sys.argv[1:]: __import__(name)\nassert 'jax' not in sys.modules", *names)
 
 

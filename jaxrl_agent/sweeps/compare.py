@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jaxrl_agent.analysis.pass_claims import judge
+from jaxrl_agent.analysis.pass_surface import Comparison, analyse, record
 from jaxrl_agent.config import Config, to_dict
 from jaxrl_agent.errors import ArgumentError
 from jaxrl_agent.parallel.distributed import is_writer
@@ -13,8 +15,6 @@ from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import Json, collect_versions, write_json
 from jaxrl_agent.statistics import RESAMPLES
 from jaxrl_agent.sweeps import tables
-from jaxrl_agent.sweeps.claims import judge
-from jaxrl_agent.sweeps.numbers import Comparison, analyse, record
 from jaxrl_agent.sweeps.runs import plan, run_folder, run_seed
 
 DEFINITIONS = {

@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Iterator
 
+from jaxrl_agent.analysis.pass_surface import Comparison, record
+from jaxrl_agent.analysis.seeds import SeedMean
 from jaxrl_agent.run_dir import to_jsonable
-from jaxrl_agent.sweeps.numbers import Comparison, record
-from jaxrl_agent.sweeps.seeds import SeedMean
 
 OPTIMUM = "optimum"
 

@@ -1,4 +1,4 @@
-"""The numbers of a comparison: Pass@(K,T) of every arm over seeds, and differences paired by seed and task."""
+"""Pass@(K,T) of every arm of a comparison over seeds, and differences paired by seed and task."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from jaxrl_agent.analysis.arms import Arm
+from jaxrl_agent.analysis.seeds import SeedMean, means_over_seeds
 from jaxrl_agent.errors import RunError
 from jaxrl_agent.evaluation.pass_at_kt import default_ks, turn_grid
 from jaxrl_agent.run_dir import Json
 from jaxrl_agent.statistics import pass_at_k_table
-from jaxrl_agent.sweeps.runs import Arm
-from jaxrl_agent.sweeps.seeds import SeedMean, means_over_seeds
 
 HEADLINE_PERCENTS = (25, 50, 75, 100)
 HEADLINE_K = 8

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from jaxrl_agent.analysis.seeds import means_over_seeds, student_interval, student_quantile
 from jaxrl_agent.errors import ArgumentError
 from jaxrl_agent.statistics import Spread, bootstrap_difference
-from jaxrl_agent.sweeps.seeds import means_over_seeds, student_interval, student_quantile
 
 
 @pytest.mark.parametrize(
