@@ -127,13 +127,13 @@ def _metrics(name: str, spec: FakeSpec, rng: np.random.Generator) -> list[Json]:
 
 def _evaluate(name: str, spec: FakeSpec, rng: np.random.Generator) -> tuple[Json, list[Json]]:
     """Play every map `n_samples` times at every enforced budget; keep the first sample of each as a trajectory."""
-    boards = _boards(spec)
+    boards = make_boards(spec)
     enforced = (spec.t_max,) if spec.visibility == "hidden" else spec.budgets
     runs, kept = [], []
     for budget in enforced:
         rows = []
         for board in boards:
-            played = [_play(name, board, budget, spec, rng) for _ in range(spec.n_samples)]
+            played = [play_episode(name, board, budget, spec, rng) for _ in range(spec.n_samples)]
             rows.append([len(e["turns"]) if e["success"] else 0 for e in played])
             kept.append(played[0])
         runs.append({"T": budget, "first_success_turns": rows})
@@ -178,7 +178,7 @@ def _grid(runs: list[Json], spec: FakeSpec) -> list[Json]:
 
 
 def _headroom(runs: list[Json], boards: list[tuple[str, ...]], spec: FakeSpec) -> Json:
-    shortest = np.array([_distances(board)["".join(board).index("S")] for board in boards])
+    shortest = np.array([distances(board)["".join(board).index("S")] for board in boards])
     rows = []
     for turns in _turns_evaluated(spec):
         success_P = _successes(runs, turns, spec) / spec.n_samples
@@ -198,7 +198,7 @@ def _headroom(runs: list[Json], boards: list[tuple[str, ...]], spec: FakeSpec) -
     return {"by_T": rows, "definition": "Best possible: share of maps whose shortest safe path fits into T turns."}
 
 
-def _boards(spec: FakeSpec) -> list[tuple[str, ...]]:
+def make_boards(spec: FakeSpec) -> list[tuple[str, ...]]:
     """Solvable maps, a function of the seed alone, with a shortest path of 2 or more."""
     rng = np.random.default_rng([spec.seed, 2])
     boards: list[tuple[str, ...]] = []
@@ -207,19 +207,19 @@ def _boards(spec: FakeSpec) -> list[tuple[str, ...]]:
         start, goal = rng.choice(SIZE * SIZE, 2, replace=False)
         cells[start], cells[goal] = "S", "G"
         board = tuple("".join(row) for row in cells.reshape(SIZE, SIZE))
-        if board not in boards and 2 <= _distances(board)[start] < math.inf:
+        if board not in boards and 2 <= distances(board)[start] < math.inf:
             boards.append(board)
     return boards
 
 
-def _neighbour(cell: int, move: str) -> int:
+def neighbour(cell: int, move: str) -> int:
     row, col = divmod(cell, SIZE)
     down, right = MOVES[move]
     return min(max(row + down, 0), SIZE - 1) * SIZE + min(max(col + right, 0), SIZE - 1)
 
 
 @functools.cache
-def _distances(board: tuple[str, ...], holes: frozenset[int] | None = None) -> list[float]:
+def distances(board: tuple[str, ...], holes: frozenset[int] | None = None) -> list[float]:
     """Moves to the goal from every cell, inf from holes; `holes` replaces the map's own (what an agent believes)."""
     flat = "".join(board)
     holes = frozenset(i for i, letter in enumerate(flat) if letter == "H") if holes is None else holes
@@ -227,7 +227,7 @@ def _distances(board: tuple[str, ...], holes: frozenset[int] | None = None) -> l
     distance[flat.index("G")] = 0.0
     queue = [flat.index("G")]
     for cell in queue:
-        for other in {_neighbour(cell, move) for move in MOVES} - holes:
+        for other in {neighbour(cell, move) for move in MOVES} - holes:
             if distance[other] == math.inf:
                 distance[other] = distance[cell] + 1
                 queue.append(other)
@@ -243,17 +243,17 @@ def _looks(name: str, left: int, distance: float, unseen: bool, rng: np.random.G
     return rng.random() < 0.05 + 0.2 * left / spec.t_max
 
 
-def _play(name: str, board: tuple[str, ...], budget: int, spec: FakeSpec, rng: np.random.Generator) -> Json:
+def play_episode(name: str, board: tuple[str, ...], budget: int, spec: FakeSpec, rng: np.random.Generator) -> Json:
     """One episode of a scripted policy on the foggy lake."""
-    flat, true = "".join(board), _distances(board)
+    flat, true = "".join(board), distances(board)
     cell, seen, turns, stop = flat.index("S"), set[int](), [], "budget"
     slip = 0.12 if name == "base" else 0.02
     look_word = "-"
     while len(turns) < budget and stop == "budget":
-        believed = _distances(board, frozenset(c for c in seen if flat[c] == "H"))
-        near = {_neighbour(cell, m) for m in MOVES} - {cell}
-        action = min(MOVES, key=lambda m: believed[_neighbour(cell, m)])
-        if _looks(name, budget - len(turns), believed[cell], _neighbour(cell, action) not in seen, rng, spec):
+        believed = distances(board, frozenset(c for c in seen if flat[c] == "H"))
+        near = {neighbour(cell, m) for m in MOVES} - {cell}
+        action = min(MOVES, key=lambda m: believed[neighbour(cell, m)])
+        if _looks(name, budget - len(turns), believed[cell], neighbour(cell, action) not in seen, rng, spec):
             action = "look"
         if rng.random() < slip:
             action = str(rng.choice(list(MOVES)))
@@ -261,10 +261,10 @@ def _play(name: str, board: tuple[str, ...], budget: int, spec: FakeSpec, rng: n
         look_word = "-"
         if action == "look":
             seen |= near
-            holes = [m[0].upper() for m in MOVES if flat[_neighbour(cell, m)] == "H"]
+            holes = [m[0].upper() for m in MOVES if flat[neighbour(cell, m)] == "H"]
             look_word = "holes-" + ("".join(holes) or "none")
         else:
-            cell = _neighbour(cell, action)
+            cell = neighbour(cell, action)
             stop = {"G": "success", "H": "failure"}.get(flat[cell], "budget")
     success = stop == "success"
     if success:
@@ -289,7 +289,7 @@ def _turn(board, budget, cell, action, look_word, number, seen, true, rng) -> Js
     goal = "".join(board).index("G")
     prompt = f"goal {'abcdefghij'[goal % SIZE]}{goal // SIZE + 1} turns {budget} : " if number == 0 else ""
     best = float(0.99 ** (true[cell] - 1))
-    after = true[_neighbour(cell, action)] if action in MOVES else true[cell]
+    after = true[neighbour(cell, action)] if action in MOVES else true[cell]
     quality = float(0.99**after) if math.isfinite(after) else 0.0
     return {
         "text": f"{action} .",
