@@ -26,7 +26,8 @@ from jaxrl_agent.models.qwen3 import Qwen3Config, extend, output_logits
 from jaxrl_agent.parallel.rules import constrain
 from jaxrl_agent.rollout import sampling
 from jaxrl_agent.rollout.decoding import decode_params, empty_cache
-from jaxrl_agent.rollout.token_rows import TokenRows, append, append_sampled, start_rows, to_batch
+from jaxrl_agent.rollout.starts import Starts, prompt_starts, row_streams, write_turn
+from jaxrl_agent.rollout.token_rows import TokenRows, append, append_sampled, to_batch
 from jaxrl_agent.tasks.reply import ReplyAutomaton
 from jaxrl_agent.types import Rollout, StopReason, TurnRecord
 
@@ -62,7 +63,8 @@ class SamplingSettings:
 class _Loop:
     """What one turn hands to the next."""
 
-    turn: jax.Array  # int32, from 0
+    played: jax.Array  # int32, turns since the start
+    turn_B: jax.Array  # int32, turn of the trajectory, from 0
     alive_B: jax.Array  # bool
     cache: KVCache  # all tokens but the last one of each row
     last_B: jax.Array  # int32, that last token
@@ -119,30 +121,71 @@ def collect(
         key: consumed: every row folds its identity in.
 
     Returns:
-        Rollout of P * G rows, group by group, rows of `min(context, positions of the model)` tokens.
+        Rollout of P * G rows, group by group, rows of `row_width` tokens.
 
     Raises:
         ArgumentError: the rows are no whole number of groups.
         ConfigError: the model has no room for one turn.
     """
     _check_inputs(config, task, data, instances_P, budgets_P, row_ids_B)
+    starts = prompt_starts(task, data, instances_P, budgets_P, width=row_width(config, task, data))
+    written = task.prompt_width(data)
+    return resume(config, task, settings, params, data, starts=starts, row_ids_B=row_ids_B, key=key, written=written)
+
+
+def resume(
+    config: Qwen3Config,
+    task: DeviceTask,
+    settings: SamplingSettings,
+    params: Any,
+    data: Any,
+    *,
+    starts: Starts,
+    row_ids_B: jax.Array,
+    key: jax.Array,
+    written: int | None = None,
+    turns: int | None = None,
+    fresh: tuple[Any, jax.Array] | None = None,
+) -> Rollout:
+    """Go on from each of P starts, G times.
+
+    Args:
+        config, task, settings, params, data: as `collect`.
+        starts: with rows of `row_width` tokens; one without a turn left comes back as it is.
+        row_ids_B: uint32 [P * G], as `collect`.
+        key: consumed.
+        written: tokens of the longest start (static); the whole row by default.
+        turns: turns to play at most (static); to the end of the budget by default. A trajectory that this ends has
+            stop reason `budget`.
+        fresh: (states, alive_B) in place of the starts' own, leading axis P * G, for worlds that differ within a
+            group; rows that are not alive come back as they are.
+
+    Returns:
+        Rollout of P * G whole trajectories, group by group: what was played before the start is part of them.
+    """
     static = _Static(config, task, settings)
-    group = row_ids_B.shape[0] // instances_P.shape[0]
+    group = row_ids_B.shape[0] // starts.instance_S.shape[0]
     repeat = functools.partial(jnp.repeat, repeats=group, total_repeat_length=row_ids_B.shape[0])
-    keys_B2 = jax.vmap(jax.random.split)(sampling.row_keys(key, row_ids_B))
+    token_keys_B, world_keys_B = row_streams(key, row_ids_B)
     inputs = _Inputs(
         params=decode_params(config, params),
         data=data,
-        instance_B=constrain(repeat(instances_P), ("batch",)),
-        budget_B=constrain(repeat(budgets_P), ("batch",)),
-        token_keys_B=keys_B2[:, 0],
-        world_keys_B=keys_B2[:, 1],
+        instance_B=constrain(repeat(starts.instance_S), ("batch",)),
+        budget_B=constrain(repeat(starts.budget_S), ("batch",)),
+        token_keys_B=token_keys_B,
+        world_keys_B=world_keys_B,
     )
-    loop = _start(static, inputs, instances_P, budgets_P, repeat)
+    loop = _start(static, inputs, starts, repeat, written=written, fresh=fresh)
+    limit = task.t_max if turns is None else turns
     loop = jax.lax.while_loop(
-        lambda loop: (loop.turn < task.t_max) & loop.alive_B.any(), functools.partial(_play_turn, static, inputs), loop
+        lambda loop: (loop.played < limit) & loop.alive_B.any(), functools.partial(_play_turn, static, inputs), loop
     )
-    return _finish(loop, inputs, group, prompt_lengths_B=repeat(_prompts(static, data, instances_P, budgets_P)[1]))
+    return _finish(loop, inputs, group, prompt_lengths_B=repeat(starts.prompt_lengths_S))
+
+
+def row_width(config: Qwen3Config, task: DeviceTask, data: Any) -> int:
+    """Tokens of a row: those of the longest trajectory, or the positions that the model has."""
+    return min(task.context_width(data), config.max_position_embeddings)
 
 
 def _check_inputs(config: Qwen3Config, task: DeviceTask, data: Any, instances_P, budgets_P, row_ids_B) -> None:
@@ -161,40 +204,32 @@ def _check_inputs(config: Qwen3Config, task: DeviceTask, data: Any, instances_P,
         )
 
 
-def _prompts(static: _Static, data: Any, instances_P, budgets_P) -> tuple[jax.Array, jax.Array]:
-    return jax.vmap(static.task.prompt, in_axes=(None, 0, 0))(data, instances_P, budgets_P)
-
-
-def _start(static: _Static, inputs: _Inputs, instances_P, budgets_P, repeat) -> _Loop:
-    """Prefill the prompts, all but their last token, and fork each to its group."""
+def _start(static: _Static, inputs: _Inputs, starts: Starts, repeat, *, written: int | None, fresh) -> _Loop:
+    """Read what is written, all but the last token, and fork each start to its group."""
     config, task = static.config, static.task
-    prompts_PW, lengths_P = _prompts(static, inputs.data, instances_P, budgets_P)
-    width = min(task.context_width(inputs.data), config.max_position_embeddings)
+    width = starts.rows.tokens_BL.shape[1]
     chunk = 1 + task.observation_width(inputs.data)
     # A whole chunk fits behind the last token, so that no write ever needs clamping.
-    cache = empty_cache(config, len(instances_P), width + chunk)
-    _, cache = extend(config, inputs.params, cache, prompts_PW, lengths_P - 1)
-    batch = len(inputs.instance_B)
-    row_of_B = repeat(jnp.arange(len(instances_P)))
-    prompts_BW, lengths_B = prompts_PW[row_of_B], lengths_P[row_of_B]
-    zeros_BT = jnp.zeros((batch, task.t_max))
+    cache = empty_cache(config, len(starts.instance_S), width + chunk)
+    known_SL = starts.rows.tokens_BL[:, :written]
+    _, cache = extend(config, inputs.params, cache, known_SL, starts.rows.lengths_B - 1)
+    start_of_B = repeat(jnp.arange(len(starts.instance_S)))
+    rows, record, state, turn_B = jax.tree.map(
+        lambda leaf: leaf[start_of_B], (starts.rows, starts.record, starts.state, starts.turn_S)
+    )
+    state, alive_B = (state, True) if fresh is None else fresh
     return _Loop(
-        turn=jnp.int32(0),
-        alive_B=constrain(jnp.ones(batch, bool), ("batch",)),
-        cache=gather_rows(cache, row_of_B),
-        last_B=jnp.take_along_axis(prompts_BW, lengths_B[:, None] - 1, axis=1)[:, 0],
-        rows=start_rows(prompts_BW, lengths_B, width),
-        state=jax.vmap(task.reset, in_axes=(None, 0))(inputs.data, inputs.instance_B),
-        record=TurnRecord(
-            state_BT=zeros_BT.astype(jnp.int32),
-            action_BT=zeros_BT.astype(jnp.int32),
-            reward_BT=zeros_BT,
-            step_quality_BT=zeros_BT,
-            best_quality_BT=zeros_BT,
-        ),
-        n_turns_B=jnp.zeros(batch, jnp.int32),
-        stop_B=jnp.full(batch, StopReason.BUDGET.code, jnp.int32),
-        success_B=jnp.zeros(batch, bool),
+        played=jnp.int32(0),
+        turn_B=turn_B,
+        alive_B=constrain(alive_B & (turn_B < inputs.budget_B), ("batch",)),
+        cache=gather_rows(cache, start_of_B),
+        last_B=jnp.take_along_axis(rows.tokens_BL, rows.lengths_B[:, None] - 1, axis=1)[:, 0],
+        rows=rows,
+        state=state,
+        record=record,
+        n_turns_B=turn_B,
+        stop_B=jnp.full(len(turn_B), StopReason.BUDGET.code, jnp.int32),
+        success_B=jnp.zeros(len(turn_B), bool),
     )
 
 
@@ -202,8 +237,8 @@ def _play_turn(static: _Static, inputs: _Inputs, loop: _Loop) -> _Loop:
     """Observe, reply, play: one turn of every row that is still alive."""
     task = static.task
     grammar = task.grammar(inputs.data)
-    observation_BO, width_B = jax.vmap(task.observe, in_axes=(None, 0, 0, None, 0))(
-        inputs.data, inputs.instance_B, loop.state, loop.turn, inputs.budget_B
+    observation_BO, width_B = jax.vmap(task.observe, in_axes=(None, 0, 0, 0, 0))(
+        inputs.data, inputs.instance_B, loop.state, loop.turn_B, inputs.budget_B
     )
     room_B = loop.rows.lengths_B + width_B + task.max_tokens <= loop.rows.tokens_BL.shape[1]
     full_B = loop.alive_B & ~room_B
@@ -216,11 +251,12 @@ def _play_turn(static: _Static, inputs: _Inputs, loop: _Loop) -> _Loop:
     over_B = grammar.final_Q[grammar_B]
     played_B = alive_B & over_B
     played = _play(static, inputs, loop, grammar.action_Q[grammar_B], replied_B=alive_B, played_B=played_B)
-    out_of_budget_B = loop.turn + 1 >= inputs.budget_B
+    out_of_budget_B = loop.turn_B + 1 >= inputs.budget_B
     stop_B = jnp.where(full_B, StopReason.CONTEXT_LIMIT.code, played.stop_B)
     stop_B = jnp.where(alive_B & ~over_B, StopReason.TOKEN_LIMIT.code, stop_B)
     return played.replace(
-        turn=loop.turn + 1,
+        played=loop.played + 1,
+        turn_B=loop.turn_B + 1,
         alive_B=played_B & played.alive_B & ~out_of_budget_B,
         cache=cache,
         last_B=last_B,
@@ -249,7 +285,7 @@ def _reply(static: _Static, inputs: _Inputs, loop: _Loop, rows: TokenRows, chunk
             top_k=static.sampling.top_k,
             top_p=static.sampling.top_p,
         )
-        rows = append_sampled(rows, token_B, logprob_B, loop.turn, writing_B)
+        rows = append_sampled(rows, token_B, logprob_B, loop.turn_B, writing_B)
         grammar_B = jnp.where(writing_B, grammar.next_QV[grammar_B, token_B].astype(jnp.int32), grammar_B)
         return rows, token_B, grammar_B, writing_B & ~grammar.final_Q[grammar_B]
 
@@ -276,31 +312,29 @@ def _play(static: _Static, inputs: _Inputs, loop: _Loop, action_B, *, replied_B,
     """Move the environment of the rows that gave a whole reply, and keep the record; a cut reply is an unusable one."""
     task = static.task
     over_rows = functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
-    keys_B = jax.vmap(jax.random.fold_in, in_axes=(0, None))(inputs.world_keys_B, loop.turn)
+    keys_B = jax.vmap(jax.random.fold_in)(inputs.world_keys_B, loop.turn_B)
     state, reward_B, terminated_B = jax.vmap(task.step, in_axes=(None, 0, 0, 0, 0))(
         inputs.data, inputs.instance_B, loop.state, action_B, keys_B
     )
     reward_B = jnp.where(played_B, reward_B, 0)
     quality_B, best_B = over_rows(task.quality)(inputs.data, inputs.instance_B, loop.state, action_B)
-
-    def keep(column_BT, value_B):
-        return column_BT.at[:, loop.turn].set(jnp.where(replied_B, value_B, 0).astype(column_BT.dtype))
-
-    record = loop.record
-    success_B = played_B & terminated_B & (reward_B > 0)
+    # A row that is not playing has nothing to enter, and must not lose its last turn either.
+    record = write_turn(
+        loop.record,
+        jnp.where(replied_B, loop.turn_B, -1),
+        state=jax.vmap(task.state_code)(loop.state),
+        action=action_B,
+        reward=reward_B,
+        step_quality=quality_B,
+        best_quality=best_B,
+    )
     ended = jnp.where(reward_B > 0, StopReason.SUCCESS.code, StopReason.FAILURE.code)
     return loop.replace(
         alive_B=~terminated_B,
         state=jax.tree.map(lambda new, old: jnp.where(_column(played_B, new), new, old), state, loop.state),
-        record=TurnRecord(
-            state_BT=keep(record.state_BT, jax.vmap(task.state_code)(loop.state)),
-            action_BT=keep(record.action_BT, action_B),
-            reward_BT=keep(record.reward_BT, reward_B),
-            step_quality_BT=keep(record.step_quality_BT, quality_B),
-            best_quality_BT=keep(record.best_quality_BT, best_B),
-        ),
+        record=record,
         stop_B=jnp.where(played_B & terminated_B, ended, loop.stop_B),
-        success_B=loop.success_B | success_B,
+        success_B=loop.success_B | (played_B & terminated_B & (reward_B > 0)),
     )
 
 

@@ -61,13 +61,13 @@ def append(rows: TokenRows, tokens_BO: jax.Array, counts_B: jax.Array, *, turn: 
 def append_sampled(
     rows: TokenRows, token_B: jax.Array, logprob_B: jax.Array, turn: jax.Array, writing_B: jax.Array
 ) -> TokenRows:
-    """Append one sampled token to the rows marked in `writing_B`."""
+    """Append one sampled token to the rows marked in `writing_B`; `turn` is one for all or one a row."""
     at_BL = (jnp.arange(rows.tokens_BL.shape[1]) == rows.lengths_B[:, None]) & writing_B[:, None]
     return TokenRows(
         tokens_BL=jnp.where(at_BL, token_B[:, None], rows.tokens_BL),
         logprobs_BL=jnp.where(at_BL, logprob_B[:, None], rows.logprobs_BL),
         sampled_BL=rows.sampled_BL | at_BL,
-        turn_BL=jnp.where(at_BL, turn, rows.turn_BL),
+        turn_BL=jnp.where(at_BL, jnp.reshape(turn, (-1, 1)), rows.turn_BL),
         lengths_B=rows.lengths_B + writing_B,
     )
 
