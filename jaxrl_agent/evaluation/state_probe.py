@@ -1,0 +1,112 @@
+"""The same-state probe: both policies reply to the same bytes, many times, and the replies are valued.
+
+States come from both policies' own trajectories, half each, spread evenly over the tasks, each (task, state, turns
+left) once. Source: "Step quality".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl_agent.assemble import Policy
+from jaxrl_agent.evaluation.arena import MONTE_CARLO, Arena, Positions, Visits
+from jaxrl_agent.run_dir import Json
+
+Choice = tuple[int, int]  # which trajectories (0 = base, 1 = policy), which of their visited states
+
+
+def choose(visits: Sequence[Visits], count: int, *, seed: int, least_turns_left: int = 1) -> list[Choice]:
+    """Choose states to probe.
+
+    From each list in turn: a task's first state before any task's second, at random within that; a state that was
+    chosen already, from whichever list, is passed over.
+
+    Args:
+        visits: visited states of each policy.
+        count: states wanted; fewer come back where there are not so many.
+        seed: of the order.
+        least_turns_left: states with fewer turns left are passed over.
+
+    Returns:
+        (list, index into it) of each chosen state.
+    """
+    queues = [_spread_over_tasks(found, np.random.default_rng([seed, i])) for i, found in enumerate(visits)]
+    taken: set[tuple[int, str, int]] = set()
+    chosen: list[Choice] = []
+    while len(chosen) < count and any(queues):
+        for source, queue in enumerate(queues):
+            found = visits[source]
+            while queue:
+                index = queue.pop()
+                left = int(found.turns_left_V[index])
+                name = int(found.task_V[index]), found.keys[index], left
+                if name not in taken and left >= least_turns_left:
+                    taken.add(name)
+                    chosen.append((source, index))
+                    break
+    return chosen[:count]
+
+
+def _spread_over_tasks(visits: Visits, rng: np.random.Generator) -> list[int]:
+    """Indices in an order to be popped from the end: every task once before any task twice, at random within that."""
+    order = rng.permutation(len(visits.task_V))
+    rounds = np.zeros(len(order), int)
+    met: dict[int, int] = {}
+    for place, index in enumerate(order.tolist()):
+        task = int(visits.task_V[index])
+        rounds[place] = met[task] = met.get(task, -1) + 1
+    return order[np.argsort(rounds, kind="stable")][::-1].tolist()
+
+
+def probe_states(
+    arena: Arena,
+    positions: Positions,
+    *,
+    base: Policy,
+    policy: Policy,
+    sources: Sequence[str],
+    replies: int,
+    rollouts: int,
+) -> Json:
+    """Let both policies reply to every position and value what they said.
+
+    Args:
+        arena: the task.
+        positions: the states.
+        base: the policy that the other is compared with, and the reference that goes on where values are sampled.
+        policy: the other.
+        sources: whose trajectory came through each state, for the record.
+        replies: replies of each policy to each state.
+        rollouts: continuations for each sampled value; 0 leaves sampled values out.
+
+    Returns:
+        Columns over states, as JSON values: task, key, source, turns_left, covariates; outcomes and values (by
+        quality) of each state, base_actions and policy_actions (indices into the outcomes), base_llr and policy_llr
+        (log pi_policy - log pi_base of each reply, nats).
+    """
+    found = arena.act([base, policy], positions, replies=replies)
+    values = arena.exact(positions, found)
+    if rollouts:
+        values[MONTE_CARLO] = arena.monte_carlo(base, positions, found, rollouts=rollouts)
+    llr = [_llr(arena, base, policy, rows, replies) for rows in found.rows]
+    return {
+        "task": positions.task_S.tolist(),
+        "key": positions.keys,
+        "source": list(sources),
+        "turns_left": positions.turns_left_S.tolist(),
+        "covariates": {name: values_S.tolist() for name, values_S in positions.covariates.items()},
+        "outcomes": found.outcomes,
+        "values": values,
+        "base_actions": found.outcome_SN[0].tolist(),
+        "policy_actions": found.outcome_SN[1].tolist(),
+        "base_llr": llr[0],
+        "policy_llr": llr[1],
+    }
+
+
+def _llr(arena: Arena, base: Policy, policy: Policy, rows, replies: int) -> list[list[float]]:
+    """log pi_policy - log pi_base of every reply, [S][N]."""
+    under = [arena.score(scorer, rows, last_only=True).turn_BT.sum(axis=1) for scorer in (policy, base)]
+    return (under[0] - under[1]).reshape(-1, replies).tolist()
