@@ -1,4 +1,4 @@
-"""The files of a run: the only contract between running and analysing.
+"""The files of a run and of an analysis: the only contract between running, analysing and reporting.
 
     DIR/config.json              the resolved configuration
     DIR/versions.json            packages, Python, platform, git revision
@@ -10,6 +10,11 @@
     DIR/reference/               orbax, the reference policy of a KL term
     DIR/tokenizer/               the policy's tokenizer, in a run made from a weights folder that has one
     DIR/evaluations/*.json       results of evaluate.py
+
+    OUT/probes/NAME.json         what was sampled and scored of the pair (base, policy NAME)
+    OUT/trajectories/*.jsonl     episodes of it to read
+    OUT/analysis.json            everything computed from the probes and the runs
+    OUT/verdicts.md              what it decides, as a table
 
 Every JSON file is written whole or not at all; line files are cut back to the restored update on resume,
 so that no update is logged twice.
@@ -211,6 +216,36 @@ class RunDir:
     def evaluations(self) -> dict[str, Json]:
         """All stored evaluations by file stem."""
         return {path.stem: read_json(path) for path in sorted((self.path / "evaluations").glob("*.json"))}
+
+
+@dataclasses.dataclass(frozen=True)
+class AnalysisDir:
+    """Paths of one analysis.
+
+    Attributes:
+        path: absolute path; made by the first file written.
+    """
+
+    path: Path
+
+    @classmethod
+    def at(cls, path: str | Path) -> AnalysisDir:
+        """The analysis of a folder, which need not exist."""
+        return cls(Path(path).expanduser().resolve())
+
+    def probe(self, name: str) -> Path:
+        """What was sampled and scored of the policy of this name and its base."""
+        return self.path / "probes" / f"{name}.json"
+
+    @property
+    def result(self) -> Path:
+        """Everything computed."""
+        return self.path / "analysis.json"
+
+    @property
+    def verdicts(self) -> Path:
+        """What it decides, as a Markdown table."""
+        return self.path / "verdicts.md"
 
 
 def _read_lines(path: Path) -> Iterator[Json]:

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -138,7 +138,9 @@ def bootstrap_mean(values: ArrayLike, *, resamples: int = RESAMPLES, level: floa
     """
     values = _finite("values", values)
     cells = values.reshape(len(values), -1)
-    means = np.concatenate([counts @ cells for counts in _resampled_counts(len(cells), resamples, seed)]) / len(cells)
+    means = np.concatenate(
+        [counts @ cells for counts in resampled_counts(len(cells), resamples=resamples, seed=seed)]
+    ) / len(cells)
     return _percentile_estimate(cells.mean(axis=0), means, level, values.shape[1:], len(cells))
 
 
@@ -198,7 +200,7 @@ def bootstrap_ratio(
     if below.min() < 0 or below.sum() == 0:
         raise ArgumentError("denominators must be 0 or more and not all 0", value=below)
     pairs = np.stack([above, below], axis=1)
-    sums = np.concatenate([counts @ pairs for counts in _resampled_counts(len(pairs), resamples, seed)])
+    sums = np.concatenate([counts @ pairs for counts in resampled_counts(len(pairs), resamples=resamples, seed=seed)])
     sums = sums[sums[:, 1] > 0]
     return _percentile_estimate(above.sum() / below.sum(), sums[:, 0] / sums[:, 1], level, (), len(pairs))
 
@@ -336,7 +338,7 @@ def error_correction(calls: Sequence[Sequence[bool | None]]) -> ErrorCorrection:
     )
 
 
-def _resampled_counts(n: int, resamples: int, seed: int):
+def resampled_counts(n: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[np.ndarray]:
     """Yield float64 [chunk, n]: how often each of n units occurs in each resample of n units."""
     if _integer("resamples", resamples) < 1:
         raise ArgumentError("resamples must be 1 or more", value=resamples)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_agent.errors import RunError
-from jaxrl_agent.run_dir import RunDir, collect_versions, read_json, to_jsonable, write_json
+from jaxrl_agent.run_dir import AnalysisDir, RunDir, collect_versions, read_json, to_jsonable, write_json
 from jaxrl_agent.types import StopReason, Trajectory, Turn
 
 
@@ -196,3 +196,10 @@ def test_trajectory_files_are_listed_by_name_and_leave_no_temporary_file(run):
 def test_evaluations_are_found_by_stem(run):
     write_json(run.path / "evaluations" / "test.json", {"n_tasks": 1})
     assert run.evaluations() == {"test": {"n_tasks": 1}}
+
+
+def test_an_analysis_has_its_files_in_one_folder(tmp_path):
+    folder = AnalysisDir.at(tmp_path / "x" / ".." / "out")
+    assert folder.path == tmp_path / "out"
+    assert folder.probe("grpo") == tmp_path / "out" / "probes" / "grpo.json"
+    assert (folder.result.name, folder.verdicts.name) == ("analysis.json", "verdicts.md")
