@@ -7,12 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jaxrl_agent.errors import RunError
+from jaxrl_agent.report.analysis.load import Analysis
 from jaxrl_agent.report.load import Run, setting
 from jaxrl_agent.report.settings import is_foggy
 from jaxrl_agent.run_dir import Json
 
 PER_BUDGET = 6  # instances shown for each budget
 MAX_BUDGETS = 4
+PER_CONDITION = 6  # instances shown of each pair of an analysis, under each condition
+CONDITIONS = ("ordinary", "after an injected error", "same state without the error")
+_TOGETHER = (CONDITIONS[:1], CONDITIONS[1:])  # shown on the same instances
 MAX_TEXT = 4000  # characters of one message
 _MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
@@ -30,6 +34,47 @@ def episodes(runs: Sequence[Run]) -> list[Json]:
     return [_shrink(stored[run.name][place], run) for run in runs for place in places if place in stored[run.name]]
 
 
+def analysed_episodes(analysis: Analysis) -> list[Json]:
+    """Episodes of an analysis for the viewer, marked by their condition and by the pair they were played for.
+
+    For each pair six instances under each condition, with and without an error the same: first those of which most is
+    stored, of these the ones on which outcomes differ, then the order of the file.
+
+    Raises:
+        RunError: an episode of an unknown condition, or of a policy that was not analysed.
+    """
+    runs = {run.name: run for run in analysis.runs}
+    shown = []
+    for pair in analysis.pairs:
+        played: dict[str, dict[str, dict[Place, Json]]] = {c: defaultdict(dict) for c in CONDITIONS}
+        for trajectory in analysis.directory.trajectories(pair.policy.name):
+            condition, sampler = _origin(trajectory, runs)
+            played[condition][sampler].setdefault(_place(trajectory), trajectory)
+        marks = {"pair": pair.policy.name, "base": pair.base.name}
+        for conditions in _TOGETHER:
+            stored = [(c, run, played[c][run.name]) for c in conditions for run in (pair.base, pair.policy)]
+            for place in _rank([by_place for _, _, by_place in stored])[:PER_CONDITION]:
+                shown += [
+                    _shrink(by_place[place], run) | {"condition": condition} | marks
+                    for condition, run, by_place in stored
+                    if place in by_place
+                ]
+    return shown
+
+
+def _origin(trajectory: Json, runs: dict[str, Run]) -> tuple[str, str]:
+    """Condition and sampler of an episode of an analysis."""
+    instance = trajectory.get("instance") or {}
+    for key, known in (("condition", CONDITIONS), ("sampler", tuple(runs))):
+        if instance.get(key) not in known:
+            raise RunError(
+                f'"instance.{key}" of an analysed episode must be one of {", ".join(known)}',
+                value=instance.get(key),
+                remedy="Run analyze.py again.",
+            )
+    return instance["condition"], instance["sampler"]
+
+
 def _stored(run: Run) -> Iterator[Json]:
     """Trajectories of the evaluation; without any, those of the last training file."""
     names = [path.stem for path in run.directory.trajectory_files()]
@@ -43,27 +88,36 @@ def _first_by_place(trajectories: Iterator[Json]) -> dict[Place, Json]:
     """The first trajectory of each budget and instance, in the order of the file."""
     first: dict[Place, Json] = {}
     for trajectory in trajectories:
-        if "budget" not in trajectory or "instance_id" not in trajectory:
-            raise RunError("a trajectory must have a budget and an instance_id", value=sorted(trajectory))
-        first.setdefault((int(trajectory["budget"]), str(trajectory["instance_id"])), trajectory)
+        first.setdefault(_place(trajectory), trajectory)
     return first
+
+
+def _place(trajectory: Json) -> Place:
+    if "budget" not in trajectory or "instance_id" not in trajectory:
+        raise RunError("a trajectory must have a budget and an instance_id", value=sorted(trajectory))
+    return int(trajectory["budget"]), str(trajectory["instance_id"])
 
 
 def _choose(stored: Sequence[dict[Place, Json]]) -> list[Place]:
     """Budgets spread from the smallest to the largest; in each the places that most runs have, differing ones first."""
-    order = {place: i for i, place in enumerate(dict.fromkeys(place for run in stored for place in run))}
     by_budget: dict[int, list[Place]] = defaultdict(list)
-    for place in order:
+    for place in _rank(stored):
         by_budget[place[0]].append(place)
     budgets = sorted(by_budget)
     if len(budgets) > MAX_BUDGETS:
         budgets = [budgets[round(i * (len(budgets) - 1) / (MAX_BUDGETS - 1))] for i in range(MAX_BUDGETS)]
 
-    def rank(place: Place) -> tuple[int, int, int]:
-        outcomes = [bool(run[place].get("success")) for run in stored if place in run]
-        return -len(outcomes), 0 if len(set(outcomes)) > 1 else 1, order[place]
+    return [place for budget in budgets for place in by_budget[budget][:PER_BUDGET]]
 
-    return [place for budget in budgets for place in sorted(by_budget[budget], key=rank)[:PER_BUDGET]]
+
+def _rank(stored: Sequence[dict[Place, Json]]) -> list[Place]:
+    """Places that most runs have, of these the ones first on which their outcomes differ, then in stored order."""
+
+    def rank(place: Place) -> tuple[int, int]:
+        outcomes = [bool(run[place].get("success")) for run in stored if place in run]
+        return -len(outcomes), 0 if len(set(outcomes)) > 1 else 1
+
+    return sorted(dict.fromkeys(place for run in stored for place in run), key=rank)
 
 
 def _shrink(trajectory: Json, run: Run) -> Json:
@@ -96,6 +150,9 @@ def _shrink_turn(turn: Json, *, foggy: bool) -> Json:
         "cell": info.get("cell"),
         "quality": info.get("quality"),
         "best": info.get("best_quality"),
+        "llr": info.get("llr"),
+        "injected": bool(info.get("injected")),
+        "call_ok": info.get("call_ok"),
         "seen": info.get("cells_seen", info.get("holes_seen")) if foggy else None,
         "probability": round(math.exp(sum(logprobs)), 4) if logprobs else None,
         "tokens": len(turn.get("tokens") or []),

@@ -13,7 +13,9 @@ from markupsafe import Markup
 from jaxrl_agent import __version__
 from jaxrl_agent.errors import ArgumentError
 from jaxrl_agent.report import cost, figures, reading, settings, shares, svg, training
-from jaxrl_agent.report.episodes import episodes
+from jaxrl_agent.report.analysis import dynamics, likelihood, quality, recovery
+from jaxrl_agent.report.analysis.load import Analysis, load_analysis
+from jaxrl_agent.report.episodes import analysed_episodes, episodes
 from jaxrl_agent.report.figure import Figure, present
 from jaxrl_agent.report.load import Run, check_comparable, load_run, parse_runs
 from jaxrl_agent.report.surface import Surface, compute_surface
@@ -32,27 +34,32 @@ class Section:
     figures: tuple[tuple[int, Figure], ...] = ()
 
 
-def write_report(runs: Sequence[str], out: str | Path, *, evaluation: str = "") -> Path:
+def write_report(
+    runs: Sequence[str], out: str | Path, *, evaluation: str = "", analysis: str | Path | None = None
+) -> Path:
     """Read the run directories and write the report.
 
-    The file depends on the run directories alone: same input, same bytes.
+    The file depends on the run directories and the analysis alone: same input, same bytes.
 
     Args:
         runs: `NAME=DIR` items; the first is the reference that the others are compared with.
         out: path of the HTML file.
         evaluation: name of the file in `evaluations/` to show; by default "test", or the only one.
+        analysis: folder that analyze.py wrote for these runs, if its findings are to be shown.
 
     Returns:
         The path written.
 
     Raises:
         ArgumentError: a malformed item, too many runs, or an `out` that cannot be a file.
-        RunError: a missing or malformed file, or runs that cannot be compared.
+        RunError: a missing or malformed file, runs that cannot be compared, or an analysis of others.
     """
     out = Path(out).expanduser().resolve()
     if out.is_dir():
         raise ArgumentError("--out must be a file", value=str(out), remedy=f"For example --out={out / 'report.html'}.")
-    text = render(load_runs(runs, evaluation=evaluation))
+    loaded = load_runs(runs, evaluation=evaluation)
+    check_comparable(loaded)
+    text = render(loaded, load_analysis(analysis, loaded) if analysis else None)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     return out
@@ -68,12 +75,12 @@ def load_runs(runs: Sequence[str], *, evaluation: str = "") -> list[Run]:
     return [load_run(name, path, slot=i, evaluation=evaluation) for i, (name, path) in enumerate(pairs)]
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[Run], analysis: Analysis | None = None) -> str:
     """The report as HTML."""
     check_comparable(runs)
     surface = compute_surface(runs)
-    shown = episodes(runs)
-    sections = _sections(surface, has_episodes=bool(shown))
+    shown = episodes(runs) + (analysed_episodes(analysis) if analysis else [])
+    sections = _sections(surface, analysis, has_episodes=bool(shown))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -99,17 +106,42 @@ def render(runs: Sequence[Run]) -> str:
         versions=[settings.compare(runs, "versions", differing=d) for d in (True, False)],
         headline_numbers=figures.headline_table(surface),
         episodes=_script_json(shown) if shown else None,
+        analysis=analysis,
+        checks=likelihood.checks(analysis) if analysis else [],
         version=__version__,
         css=Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),
         script=Markup((_TEMPLATES / "viewer.js").read_text(encoding="utf-8")),
     )
 
 
-def _sections(surface: Surface, *, has_episodes: bool) -> list[Section]:
+def _analysed_parts(analysis: Analysis | None) -> list[tuple[str, str, list[Figure | None]]]:
+    """Key, title and figures of the parts that an analysis adds."""
+    if analysis is None:
+        return []
+    return [
+        ("step-quality", "Step quality", [quality.outcome_figure(analysis), *quality.place_figures(analysis)]),
+        (
+            "recovery",
+            "Recovery",
+            [recovery.success_figure(analysis), recovery.turns_figure(analysis), recovery.cost_figure(analysis)],
+        ),
+        ("tool-errors", "Tool errors", [recovery.tool_figure(analysis)]),
+        (
+            "likelihood",
+            "Likelihood",
+            [likelihood.turn_figure(analysis), likelihood.nll_figure(analysis), likelihood.split_figure(analysis)],
+        ),
+        ("dynamics", "Training dynamics going apart", list(dynamics.dynamics_figures(analysis))),
+    ]
+
+
+def _sections(surface: Surface, analysis: Analysis | None, *, has_episodes: bool) -> list[Section]:
     """Every part that has something to show, with figures numbered in order."""
     runs = surface.runs
+    analysed = _analysed_parts(analysis)
     parts = [
         ("results", "Results", [figures.budget_figure(surface)]),
+        ("verdicts", "The paper's claims, held against these checkpoints", []),
         (
             "surface",
             "Differences, attempts and headroom" if len(runs) > 1 else "Attempts and headroom",
@@ -119,6 +151,7 @@ def _sections(surface: Surface, *, has_episodes: bool) -> list[Section]:
                 figures.headroom_figure(surface),
             ],
         ),
+        *analysed,
         (
             "training",
             "Training",
@@ -140,10 +173,13 @@ def _sections(surface: Surface, *, has_episodes: bool) -> list[Section]:
         absent.add("trajectories")
     if cost.cost_table(runs) is None:
         absent.add("cost")
+    if analysis is None or not analysis.verdicts:
+        absent.add("verdicts")
+    only_figures = {"surface", "training", *(key for key, _, _ in analysed)}
     sections, number = [], 0
     for key, title, candidates in parts:
         found = present(candidates)
-        if key in absent or (key in ("surface", "training") and not found):
+        if key in absent or (key in only_figures and not found):
             continue
         sections.append(Section(key, title, tuple(enumerate(found, start=number + 1))))
         number += len(found)

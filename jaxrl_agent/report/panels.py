@@ -1,4 +1,4 @@
-"""The four kinds of panel that the report's figures are made of: lines, intervals, shares and a heat map."""
+"""The panels on two axes that the report's figures are made of: lines, intervals, shares and a heat map."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from jaxrl_agent.report import svg
+from jaxrl_agent.report.rows import RowPanel
 from jaxrl_agent.report.svg import Axis, tag
 
 Number = float | None
@@ -37,10 +38,14 @@ class LinePanel:
     series: tuple[Series, ...]
     marks: bool = False
     text: Callable[[float], str] = svg.plain
+    reference: float | None = None  # height of a line to hold the others against
 
     def render(self) -> str:
         """SVG of the panel."""
         layers = [svg.frame(self.x_axis, self.y_axis, self.x_label)]
+        if self.reference is not None:
+            y = self.y_axis.y(self.reference)
+            layers.append(tag("line", x1=svg.LEFT, x2=svg.WIDTH - svg.RIGHT, y1=y, y2=y, class_="zero"))
         layers += [self._band(s) for s in self.series if s.lows is not None]
         layers += [self._stroke(s, s.faint, "faint") for s in self.series if s.faint is not None]
         layers += [self._stroke(s, s.ys, "line") for s in self.series]
@@ -69,7 +74,7 @@ class LinePanel:
             if math.isnan(y):
                 continue
             text = f"{series.label}: {self.text(series.ys[i])}"
-            if series.lows is not None:
+            if series.lows is not None and series.lows[i] is not None:
                 text += f" [{self.text(series.lows[i])}, {self.text(series.highs[i])}]"
             hit = tag("circle", cx=x, cy=y, r=11.0, class_="hit")
             parts.append(tag("g", tag("title", html.escape(text)), svg.marker(series.slot, x, y), hit))
@@ -199,4 +204,4 @@ class HeatPanel:
         return svg.drawing("".join(parts), description, height=bottom + svg.BOTTOM)
 
 
-Panel = LinePanel | IntervalPanel | SharePanel | HeatPanel
+Panel = LinePanel | IntervalPanel | SharePanel | HeatPanel | RowPanel

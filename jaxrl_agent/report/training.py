@@ -87,13 +87,18 @@ def updates_axis(runs: Sequence[Run]) -> svg.Axis:
     return svg.nice_axis([row["update"] for run in runs for row in run.metrics], include=(0.0,))
 
 
-def _curve_line(key: str, run: Run, label: str, slot: int) -> Series:
-    """Smoothed line over the raw values of one metric of one run, thinned to what a panel can show."""
-    raw = column(run.metrics, key)
+def smoothed_series(updates: Sequence[float], values: Sequence[float | None], label: str, slot: int) -> Series:
+    """Smoothed line over the raw values of every update, thinned to what a panel can show."""
+    raw = np.array([v if isinstance(v, (int, float)) else math.nan for v in values], np.float64)
     stride = math.ceil(len(raw) / MAX_DRAWN)
     smoothed = smooth(raw, window_for(len(raw)))
-    updates = [row["update"] for row in run.metrics][::stride]
-    return Series(label, slot, updates, _listed(smoothed[::stride]), faint=_listed(raw[::stride]))
+    return Series(label, slot, updates[::stride], _listed(smoothed[::stride]), faint=_listed(raw[::stride]))
+
+
+def _curve_line(key: str, run: Run, label: str, slot: int) -> Series:
+    """Smoothed line over the raw values of one metric of one run."""
+    updates = [row["update"] for row in run.metrics]
+    return smoothed_series(updates, [row.get(key) for row in run.metrics], label, slot)
 
 
 def _curve_panel(curve: Curve, runs: Sequence[Run]) -> LinePanel | None:

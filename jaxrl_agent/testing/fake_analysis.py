@@ -339,7 +339,7 @@ def _dynamics(run: RunDir) -> Json | None:
 def _verdicts(name: str) -> list[Json]:
     rows = [
         ("Step quality", "Replies after training win no more states than they lose.", "win 37%, loss 36%", UNDECIDED),
-        ("Recovery", "Training raises success after an error.", f"{name} +6.1 points [3.0, 9.2]", SUPPORTED),
+        ("Recovery", "Training raises success after an error.", "+6.1 points [3.0, 9.2]", SUPPORTED),
         ("Likelihood", "Successes are not likelier than failures under the policy.", "+0.4 nats", CONTRADICTED),
     ]
     rule = {"rule": "the whole interval lies above 0", "policy": name, "note": "made up"}

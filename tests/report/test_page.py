@@ -386,7 +386,7 @@ def test_errors_of_the_command_are_one_line(runs, tmp_path):
 
 def test_help_names_every_flag(tmp_path):
     done = launch("--help", cwd=tmp_path)
-    for word in ("--runs", "--out", "--evaluation", "NAME=DIR", "python launch/report.py"):
+    for word in ("--runs", "--out", "--evaluation", "--analysis", "NAME=DIR", "python launch/report.py"):
         assert word in done.stdout
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from jaxrl_agent.report.page import write_report
+from jaxrl_agent.testing.fake_analysis import write_fake_analysis
 from jaxrl_agent.testing.fake_runs import FakeSpec, write_fake_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -141,6 +142,15 @@ def report(tmp_path_factory) -> str:
     return write_report([f"{name}={path}" for name, path in runs.items()], folder / "report.html").as_uri()
 
 
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory) -> str:
+    folder, spec = tmp_path_factory.mktemp("analysed"), FakeSpec(n_tasks=10, n_samples=8, updates=30)
+    runs = write_fake_runs(folder, spec=spec)
+    analysis = write_fake_analysis(folder / "analysis", runs, spec, tools=True)
+    items = [f"{name}={path}" for name, path in runs.items()]
+    return write_report(items, folder / "report.html", analysis=analysis).as_uri()
+
+
 def state(browser: Browser) -> dict[str, Any]:
     return json.loads(browser.evaluate("document.getElementById('viewer').dataset.state"))
 
@@ -229,6 +239,34 @@ def test_the_same_map_leads_to_the_other_runs(browser, report):
     there = text(browser, "#viewer-title")
     assert not there.startswith("base")
     assert there.split(", map ")[1][:16] == here
+    assert not complaints(browser)
+
+
+def test_episodes_of_an_analysis_show_their_condition_and_mark_the_injected_turn(browser, analysed):
+    browser.screen(1280, 900)
+    browser.open(f"{analysed}#run=grpo&condition=after+an+injected+error&trajectory=1&turn=1")
+    assert state(browser)["listed"] == 6
+    assert text(browser, "#viewer-title .condition") == "after an injected error"
+    assert browser.evaluate("document.querySelectorAll('#viewer-strip .error').length") == 1
+    browser.click("#viewer-strip .error")
+    assert text(browser, "#viewer-turn .mishap") == "! Error turn: injected, not the policy's own."
+    assert "Q gap" in text(browser, "#viewer-turn dl")
+    assert "LLR" not in text(browser, "#viewer-turn dl")
+    browser.press("ArrowRight")
+    assert "LLR, grpo \N{MINUS SIGN} base" in text(browser, "#viewer-turn dl")
+    assert not browser.evaluate("!!document.querySelector('#viewer-turn .mishap')")
+    assert "same state without the error" in text(browser, "#viewer-twins")
+    assert not complaints(browser)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 820, 1280])
+def test_no_analysed_page_scrolls_sideways(browser, analysed, width, scheme):
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.screen(width, 900)
+    browser.open(analysed)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert not complaints(browser)
 
 

@@ -15,7 +15,7 @@
     context_limit: "filled the context", invalid: "gave an unusable reply", environment_error: "environment error",
     time_limit: "hit the time limit", could_not_check: "could not be checked",
   };
-  const state = { run: "", outcome: "", stop: "", budget: "", trajectory: 1, turn: 1 };
+  const state = { run: "", outcome: "", stop: "", budget: "", condition: "", trajectory: 1, turn: 1 };
 
   const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
   const unique = (values) => [...new Set(values)];
@@ -32,8 +32,17 @@
     return ENDINGS[episode.stop] || episode.stop || "ended";
   };
 
+  const FILTERS = ["outcome", "stop", "budget", "condition"].filter((key) => $(key));
+  const condition = (e) => e.condition || "of the evaluation";
+  const mishap = (t) => {
+    if (t.injected) return "injected, not the policy's own";
+    if (t.action === null) return "unusable reply";
+    return t.call_ok === false ? "tool error" : "";
+  };
+
   const matches = (e) => (!state.run || e.run === state.run) && (!state.outcome || outcome(e) === state.outcome)
-    && (!state.stop || e.stop === state.stop) && (!state.budget || String(e.budget) === state.budget);
+    && (!state.stop || e.stop === state.stop) && (!state.budget || String(e.budget) === state.budget)
+    && (!state.condition || condition(e) === state.condition);
   const listed = () => all.filter(matches);
 
   function fill(select, values, texts) {
@@ -123,18 +132,23 @@
     facts.push(fact("Turns left before it", episode.budget - turn + 1));
     if (t.quality !== null && t.quality !== undefined) {
       facts.push(fact("Value of the action", round(t.quality)));
-      if (t.best !== null && t.best !== undefined) facts.push(fact("Value of the best", round(t.best)));
+      if (t.best !== null && t.best !== undefined) facts.push(fact("Value of the best", round(t.best)), fact("Q gap: best − action", round(t.best - t.quality)));
     }
     if (t.probability !== null) facts.push(fact("Reply's probability", round(t.probability, 3)));
+    if (t.llr !== null && t.llr !== undefined) facts.push(fact(`LLR, ${episode.pair} − ${episode.base}`, `${round(t.llr)} nats`));
+    if (t.call_ok !== null && t.call_ok !== undefined) facts.push(fact("Tool call", t.call_ok ? "worked" : "returned an error"));
+    const wrong = mishap(t);
     $("turn").innerHTML = `<h4>Turn ${turn} of ${used} used, ${episode.budget} allowed</h4>`
+      + (wrong ? `<p class="mishap"><b>! Error turn:</b> ${escape(wrong)}.</p>` : "")
       + `<p class="part">The agent reads</p><pre>${escape(t.observation) || "(nothing new)"}</pre>`
-      + `<p class="part">It replies</p><pre class="reply ${slotOf(episode.run)}">${escape(t.text) || "(empty)"}</pre><dl>${facts.join("")}</dl>`;
+      + `<p class="part">${t.injected ? "In its place was played" : "It replies"}</p><pre class="reply ${t.injected ? "foreign" : slotOf(episode.run)}">${escape(t.text) || "(empty)"}</pre><dl>${facts.join("")}</dl>`;
   }
 
   function drawStrip(episode, turn) {
     const buttons = episode.turns.map((t, i) => {
       const glyph = GLYPHS[t.action] || (t.action === null ? "·" : String(i + 1));
-      return `<button type="button" data-turn="${i + 1}" aria-label="Turn ${i + 1}: ${escape(t.action === null ? "unusable reply" : t.action)}"${turn === i + 1 ? ' aria-current="true"' : ""}>${glyph}</button>`;
+      const wrong = mishap(t), said = [t.action, wrong].filter(Boolean).join(", ");
+      return `<button type="button" data-turn="${i + 1}"${wrong ? ' class="error"' : ""} aria-label="Turn ${i + 1}: ${escape(said)}"${turn === i + 1 ? ' aria-current="true"' : ""}>${glyph}${wrong ? "<sup>!</sup>" : ""}</button>`;
     });
     const end = episode.turns.length + 1;
     buttons.push(`<button type="button" data-turn="${end}" class="end ${episode.success ? "good" : "bad"}" aria-label="End: ${outcome(episode)}"${turn === end ? ' aria-current="true"' : ""}>${episode.success ? "✓" : "✕"}</button>`);
@@ -142,17 +156,17 @@
   }
 
   function drawTwins(episode) {
-    const same = (a, b) => a.instance === b.instance;
+    const same = (a, b) => a.instance === b.instance && (!a.pair || !b.pair || a.pair === b.pair);
     const twins = all.filter((e) => e !== episode && same(e, episode) && (e.budget === episode.budget || e.run === episode.run));
     $("twins").innerHTML = twins.length ? `<span>Same ${episode.map ? "map" : "task"}:</span>` + twins.map((e) =>
-      `<button type="button" data-episode="${all.indexOf(e)}"><b class="run ${slotOf(e.run)}">${escape(e.run)}</b> T=${e.budget} ${e.success ? "✓" : "✕"} ${turns(e.turns.length)}</button>`).join("") : "";
+      `<button type="button" data-episode="${all.indexOf(e)}"><b class="run ${slotOf(e.run)}">${escape(e.run)}</b> ${e.condition ? escape(e.condition) : `T=${e.budget}`} ${e.success ? "✓" : "✕"} ${turns(e.turns.length)}</button>`).join("") : "";
   }
 
   // ---- state -----------------------------------------------------------------------------------------------------
   function draw({ write = true } = {}) {
     const episodes = listed();
     for (const button of $("runs").children) button.setAttribute("aria-pressed", String(button.dataset.run === state.run));
-    for (const key of ["outcome", "stop", "budget"]) $(key).value = state[key];
+    for (const key of FILTERS) $(key).value = state[key];
     state.trajectory = clamp(state.trajectory, 1, Math.max(1, episodes.length));
     $("previous").disabled = state.trajectory <= 1;
     $("next").disabled = state.trajectory >= episodes.length;
@@ -164,7 +178,8 @@
     } else {
       state.turn = clamp(state.turn, 1, episode.turns.length + 1);
       $("title").innerHTML = `<b class="run ${slotOf(episode.run)}">${escape(episode.run)}</b> with ${turns(episode.budget)} allowed, `
-        + `${episode.map ? "map" : "task"} ${escape(episode.instance.slice(0, 24))}<span class="ended">${state.trajectory} of ${episodes.length}; ${ending(episode)} after ${turns(episode.turns.length)}</span>`;
+        + `${episode.map ? "map" : "task"} ${escape(episode.instance.slice(0, 24))}<span class="ended">${state.trajectory} of ${episodes.length}; ${ending(episode)} after ${turns(episode.turns.length)}</span>`
+        + (episode.condition ? `<span class="condition">${escape(episode.condition)}</span>` : "");
       drawBoard(episode, state.turn); drawTurn(episode, state.turn); drawStrip(episode, state.turn); drawTwins(episode);
       $("back").disabled = state.turn <= 1;
       $("forward").disabled = state.turn > episode.turns.length;
@@ -182,7 +197,7 @@
   function recall() {
     const parts = new URLSearchParams(location.hash.slice(1));
     if (!parts.has("trajectory")) return false;
-    for (const key of ["run", "outcome", "stop", "budget"]) state[key] = parts.get(key) || "";
+    for (const key of ["run", ...FILTERS]) state[key] = parts.get(key) || "";
     for (const key of ["trajectory", "turn"]) state[key] = Number.parseInt(parts.get(key), 10) || 1;
     return true;
   }
@@ -192,7 +207,7 @@
   function filterBy(key, value) { state[key] = value; state.trajectory = 1; state.turn = 1; draw(); }
 
   function show(episode) {
-    if (!matches(episode)) Object.assign(state, { outcome: "", stop: "", budget: "", run: state.run && episode.run });
+    if (!matches(episode)) Object.assign(state, { outcome: "", stop: "", budget: "", condition: "", run: state.run && episode.run });
     state.trajectory = listed().indexOf(episode) + 1;
     state.turn = 1;
     draw();
@@ -210,7 +225,9 @@
   fill($("budget"), budgets, budgets.map((b) => `${b} turns`));
 
   $("runs").addEventListener("click", (event) => { const b = event.target.closest("button"); if (b) filterBy("run", b.dataset.run); });
-  for (const key of ["outcome", "stop", "budget"]) $(key).addEventListener("change", (event) => filterBy(key, event.target.value));
+  const conditions = unique(all.map(condition));
+  if ($("condition")) fill($("condition"), conditions, conditions);
+  for (const key of FILTERS) $(key).addEventListener("change", (event) => filterBy(key, event.target.value));
   $("previous").addEventListener("click", () => trajectoryBy(-1));
   $("next").addEventListener("click", () => trajectoryBy(1));
   $("back").addEventListener("click", () => turnBy(-1));
