@@ -213,6 +213,7 @@ def make_boards(spec: FakeSpec) -> list[tuple[str, ...]]:
 
 
 def neighbour(cell: int, move: str) -> int:
+    """The cell that a move leads to; against the edge it leads nowhere."""
     row, col = divmod(cell, SIZE)
     down, right = MOVES[move]
     return min(max(row + down, 0), SIZE - 1) * SIZE + min(max(col + right, 0), SIZE - 1)
