@@ -88,7 +88,7 @@ def test_bootstrap_interval_of_coin_flips_matches_the_normal_one():
 def test_bootstrap_reproduces_the_standard_error_over_tasks():
     """Three tasks with Pass@4 of 13/14, 0 and 1 at T = 5: sd / sqrt(3) = 0.330978 with ddof 1."""
     per_task = np.array([1 - math.comb(4, 4) / math.comb(8, 4), 0.0, 1.0])
-    counts = np.concatenate(list(statistics._resampled_counts(3, 200_000, seed=1)))
+    counts = np.concatenate(list(statistics.resampled_counts(3, resamples=200_000, seed=1)))
     resampled_sd = (counts @ per_task / 3).std()
     assert resampled_sd * np.sqrt(3 / 2) == pytest.approx(0.33097807, rel=0.01)
 
