@@ -17,6 +17,7 @@ from absl import app, flags, logging
 
 from jaxrl_agent.config import Config, build_config, check_key, describe, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError
+from jaxrl_agent.evaluation.pair_probe import Subject
 from jaxrl_agent.parallel.distributed import is_writer, join_processes
 from jaxrl_agent.progress import MODES, Display
 from jaxrl_agent.run_dir import Json, RunDir
@@ -240,6 +241,40 @@ def evaluated_config(
     values.evaluation.samples = samples or values.evaluation.samples
     values.task.n_test = tasks or values.task.n_test
     return build_config(values)
+
+
+def subjects(
+    names: Sequence[str], config_file: ml_collections.ConfigDict | None, *, mesh: str | None = None
+) -> list[Subject]:
+    """Policies of a study: `[NAME=]DIR` of run directories, or `[NAME=]hf:DIR`, which plays what a config file says.
+
+    Raises:
+        ConfigError: an hf: folder without a config file, or a name given twice.
+        RunError: a directory that holds no run.
+    """
+    found = [_subject(text, config_file, mesh) for text in names]
+    if len({subject.name for subject in found}) < len(found):
+        raise ConfigError(
+            "policies of one study must differ in name",
+            value=[subject.name for subject in found],
+            remedy="Name them: --policy=NAME=DIR.",
+        )
+    return found
+
+
+def _subject(text: str, config_file: ml_collections.ConfigDict | None, mesh: str | None) -> Subject:
+    name, equals, where = text.partition("=")
+    if not equals or "/" in name:
+        name, where = "", text
+    if where.startswith("hf:"):
+        if config_file is None:
+            raise ConfigError("hf:DIR needs the settings of what it is to play", value=where, remedy="Give --config.")
+        values = ml_collections.ConfigDict(config_file.to_dict())
+        config, run = evaluated_config(run_dir=None, checkpoint=where, config_file=values, mesh=mesh), None
+    else:
+        run = RunDir.open(where.removeprefix("run:")).path
+        config = evaluated_config(run_dir=str(run), checkpoint=None, config_file=None, mesh=mesh)
+    return Subject(name or Path(where.partition(":")[2] or where).name, config, None if run is None else str(run))
 
 
 def evaluation_path(out: str | None, run_dir: str | None, *, split: str = "test") -> Path:

@@ -94,14 +94,25 @@ def to_markdown(rows: Sequence[Json]) -> str:
     """The rows as a Markdown table: claim, what the paper says, what was found here, verdict."""
     lines = ["| Claim | The paper says | Here | Verdict |", "| --- | --- | --- | --- |"]
     for row in rows:
-        claim = f"{row['topic']} ({row['policy']})" if row["policy"] else row["topic"]
-        notes = [note for note in row["note"].split("; ") if note != ONE_SEED and note not in row["here"]]
-        here = _joined(row["here"], *notes)
-        cells = (claim, row["paper"], here, f"**{WORDS[row['verdict']]}**")
+        cells = (_claim(row), row["paper"], _joined(row["here"], *_notes(row)), f"**{WORDS[row['verdict']]}**")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     if any(ONE_SEED in row["note"] for row in rows):
         lines += ["", f"Intervals are of {ONE_SEED}."]
     return "\n".join(lines) + "\n"
+
+
+def to_text(rows: Sequence[Json]) -> str:
+    """The rows for a terminal: verdict, claim, and what was found."""
+    return "\n".join(f"{WORDS[row['verdict']]:<12} {_claim(row)}: {_joined(row['here'], *_notes(row))}" for row in rows)
+
+
+def _claim(row: Json) -> str:
+    return f"{row['topic']} ({row['policy']})" if row["policy"] else row["topic"]
+
+
+def _notes(row: Json) -> list[str]:
+    """What its numbers do not say already; that one seed is one seed is said once, under the table."""
+    return [note for note in row["note"].split("; ") if note != ONE_SEED and note not in row["here"]]
 
 
 def _row(topic: str, paper: str, policy: str, here: str, verdict: str, rule: str, note: str = "") -> Json:

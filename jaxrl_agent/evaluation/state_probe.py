@@ -6,6 +6,7 @@ left) once. Source: "Step quality".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ Choice = tuple[int, int]  # which trajectories (0 = base, 1 = policy), which of 
 def choose(visits: Sequence[Visits], count: int, *, seed: int, least_turns_left: int = 1) -> list[Choice]:
     """Choose states to probe.
 
-    From each list in turn: a task's first state before any task's second, at random within that; a state that was
+    From each list in turn, a state of the task that has the fewest so far, at random within that; a state that was
     chosen already, from whichever list, is passed over.
 
     Args:
@@ -32,32 +33,41 @@ def choose(visits: Sequence[Visits], count: int, *, seed: int, least_turns_left:
     Returns:
         (list, index into it) of each chosen state.
     """
-    queues = [_spread_over_tasks(found, np.random.default_rng([seed, i])) for i, found in enumerate(visits)]
+    waiting = [
+        _by_task(found, np.random.default_rng([seed, source]), least_turns_left) for source, found in enumerate(visits)
+    ]
     taken: set[tuple[int, str, int]] = set()
+    per_task: Counter[int] = Counter()
     chosen: list[Choice] = []
-    while len(chosen) < count and any(queues):
-        for source, queue in enumerate(queues):
-            found = visits[source]
-            while queue:
-                index = queue.pop()
-                left = int(found.turns_left_V[index])
-                name = int(found.task_V[index]), found.keys[index], left
-                if name not in taken and left >= least_turns_left:
-                    taken.add(name)
-                    chosen.append((source, index))
-                    break
+    while len(chosen) < count and any(waiting):
+        for source, tasks in enumerate(waiting):
+            if (found := _next(visits[source], tasks, taken, per_task)) is not None:
+                chosen.append((source, found))
     return chosen[:count]
 
 
-def _spread_over_tasks(visits: Visits, rng: np.random.Generator) -> list[int]:
-    """Indices in an order to be popped from the end: every task once before any task twice, at random within that."""
-    order = rng.permutation(len(visits.task_V))
-    rounds = np.zeros(len(order), int)
-    met: dict[int, int] = {}
-    for place, index in enumerate(order.tolist()):
-        task = int(visits.task_V[index])
-        rounds[place] = met[task] = met.get(task, -1) + 1
-    return order[np.argsort(rounds, kind="stable")][::-1].tolist()
+def _by_task(visits: Visits, rng: np.random.Generator, least_turns_left: int) -> dict[int, list[int]]:
+    """Indices of each task's states in random order; tasks in random order too."""
+    tasks: dict[int, list[int]] = {}
+    for index in rng.permutation(len(visits.task_V)).tolist():
+        if visits.turns_left_V[index] >= least_turns_left:
+            tasks.setdefault(int(visits.task_V[index]), []).append(index)
+    return tasks
+
+
+def _next(visits: Visits, tasks: dict[int, list[int]], taken: set, per_task: Counter[int]) -> int | None:
+    """Take a fresh state of the task with the fewest; None where there is none left."""
+    while tasks:
+        task = min(tasks, key=per_task.__getitem__)
+        while tasks[task]:
+            index = tasks[task].pop()
+            name = task, visits.keys[index], int(visits.turns_left_V[index])
+            if name not in taken:
+                taken.add(name)
+                per_task[task] += 1
+                return index
+        del tasks[task]
+    return None
 
 
 def probe_states(
