@@ -14,7 +14,7 @@ from jaxrl_agent import __version__
 from jaxrl_agent.errors import ArgumentError
 from jaxrl_agent.report import cost, figures, reading, settings, shares, svg, training
 from jaxrl_agent.report.analysis import dynamics, likelihood, quality, recovery
-from jaxrl_agent.report.analysis.load import Analysis, load_analysis
+from jaxrl_agent.report.analysis.load import Analysis, load_analysis, sentence, true_minus
 from jaxrl_agent.report.episodes import analysed_episodes, episodes
 from jaxrl_agent.report.figure import Figure, present
 from jaxrl_agent.report.load import Run, check_comparable, load_run, parse_runs
@@ -88,7 +88,10 @@ def render(runs: Sequence[Run], analysis: Analysis | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"share": share, "points": points, "quantity": quantity}
+    environment.filters |= {
+        **{"share": share, "points": points, "quantity": quantity},
+        **{"sentence": sentence, "true_minus": true_minus},
+    }
     claims = reading.read(surface)
     return environment.get_template("page.html.j2").render(
         title=f"{settings.task_title(runs)}: success within a turn budget",

@@ -17,7 +17,7 @@ from jaxrl_agent.report.svg import Axis, tag
 EDGE = 12.0  # free room left and right of the scale
 _SCALE = 34.0  # room below the last row for ticks and the label
 _HEADING, _GAP = 22.0, 8.0
-_NARROW = 0.15  # a segment with less of the width has no number in it
+_NARROW = 0.08  # a segment with less of the width has no number in it
 
 
 def x_of(axis: Axis, value: float) -> float:

@@ -273,6 +273,24 @@ def test_verdicts_stand_high_on_the_page_in_words_and_with_a_mark(page):
     assert "Table 3</span> Where the time went" in page
 
 
+def test_verdicts_of_one_claim_stand_together_and_remarks_on_most_are_told_once(folder, pristine_runs, tmp_path):
+    def reword(content):
+        for row in content["verdicts"]:
+            row["note"] = "one seed"
+        first, second, *_ = content["verdicts"]
+        first |= {"topic": "recovery", "here": "-3.1 points", "note": "few states; one seed"}
+        second |= {"topic": "recovery", "paper": "it falls by -2 at T-1", "policy": "", "rule": ""}
+
+    edit(folder, reword)
+    items = [f"{name}={path}" for name, path in pristine_runs.items()]
+    text = write_report(items, tmp_path / "r.html", analysis=folder).read_text(encoding="utf-8")
+    assert '<th scope="rowgroup" rowspan="2">Recovery</th>' in text
+    assert "It falls by -2 at T-1." in text
+    assert "\N{MINUS SIGN}3.1 points<small>Supported by: the whole interval lies above 0. Few states.</small>" in text
+    assert text.count("one seed") == 1
+    assert all("one seed" in row["note"] for row in download(text, "verdicts"))
+
+
 def test_without_an_analysis_nothing_of_it_is_on_the_page(pristine_runs, page, tmp_path):
     items = [f"{name}={path}" for name, path in pristine_runs.items()]
     text = write_report(items, tmp_path / "r.html").read_text(encoding="utf-8")

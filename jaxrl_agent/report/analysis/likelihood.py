@@ -74,9 +74,8 @@ def turn_figure(analysis: Analysis) -> Figure | None:
         panels=panels,
         keys=tuple(Key(f"sampled by {run.name}", f"slot-{run.slot}", run.slot) for run in analysis.runs),
         reading=(
-            "Where a line rises or falls steeply, the two policies disagree on that turn; flat stretches are turns on "
-            "which they agree. Later points rest on the trajectories that got so far, and these are not the same as "
-            "the early ones."
+            "Where a line rises or falls steeply, the two policies disagree on that turn. A flat stretch is one of "
+            "turns on which they agree, or which few trajectories reach; the CSV says how many do."
         ),
         definition=marks.definitions({"": found[0][1].get("definition"), "Bands: ": "95% intervals over tasks"}),
         table=Table(("pair", "sampled_by", *columns), rows),

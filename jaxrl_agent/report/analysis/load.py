@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_agent.errors import RunError
+from jaxrl_agent.report import svg
 from jaxrl_agent.report.analysis import schema
 from jaxrl_agent.report.figure import Key, Table
 from jaxrl_agent.report.load import Run
@@ -48,6 +51,11 @@ class Verdict:
         """The verdict in the words of the table."""
         return SAID[self.verdict]
 
+    @property
+    def remarks(self) -> list[str]:
+        """The parts of the note."""
+        return [part for part in self.note.split("; ") if part]
+
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
@@ -65,12 +73,23 @@ class Analysis:
         return (self.base, *(pair.policy for pair in self.pairs))
 
     @property
-    def claims(self) -> list[tuple[str, str, list[Verdict]]]:
-        """Topic and wording of each claim with its verdicts, so that all policies stand together."""
-        groups: dict[tuple[str, str], list[Verdict]] = {}
+    def claims(self) -> list[tuple[str, list[tuple[str, list[Verdict]]]]]:
+        """Topics, in each the paper's words, to each the verdicts: all policies stand together."""
+        groups: dict[str, dict[str, list[Verdict]]] = {}
         for verdict in self.verdicts:
-            groups.setdefault((verdict.topic, verdict.paper), []).append(verdict)
-        return [(*claim, verdicts) for claim, verdicts in groups.items()]
+            groups.setdefault(verdict.topic, {}).setdefault(verdict.paper, []).append(verdict)
+        return [(topic, list(papers.items())) for topic, papers in groups.items()]
+
+    @property
+    def shared_remarks(self) -> list[str]:
+        """Remarks on more than half of the verdicts: told once, below the table."""
+        counts = Counter(remark for verdict in self.verdicts for remark in verdict.remarks)
+        return [remark for remark, n in counts.items() if 2 * n > len(self.verdicts)]
+
+    def small_print(self, verdict: Verdict) -> str:
+        """The rule of a verdict, and remarks that say something of their own."""
+        own = [r for r in verdict.remarks if r not in self.shared_remarks and r not in verdict.here]
+        return " ".join(sentence(text) for text in (f"supported by: {verdict.rule}" * bool(verdict.rule), *own) if text)
 
     def keys(self) -> tuple[Key, ...]:
         """The key of a figure that draws the analysed runs."""
@@ -98,6 +117,17 @@ class Analysis:
         checkpoints = {pair.policy.name: pair.found.get("checkpoints") or {} for pair in self.pairs}
         flat = flatten({**self.protocol, "checkpoints": checkpoints})
         return Table(("setting", "value"), tuple((k, ABSENT if v in (None, "") else str(v)) for k, v in flat.items()))
+
+
+def sentence(text: str) -> str:
+    """A text with a capital at the start and a full stop at the end."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def true_minus(text: str) -> str:
+    """A text whose hyphens before numbers are minus signs."""
+    return re.sub(r"(?<![\w.])-(?=\d)", svg.MINUS, text)
 
 
 def run_keys(runs: Sequence[Run]) -> tuple[Key, ...]:

@@ -153,8 +153,8 @@ def _place_figure(analysis: Analysis, name: str) -> Figure | None:
         ),
         definition=(
             f"{primary} of a policy's replies {MINUS} {analysis.base.name}'s in the same state, mean of each task "
-            "first. Bands: 95% intervals over tasks, each bin by itself; p-values adjusted for the number of bins "
-            "(Holm) are in the CSV."
+            "first. Bands: 95% intervals over tasks, each bin by itself; a point without a band rests on a single "
+            "task. P-values adjusted for the number of bins (Holm) are in the CSV."
         ),
         table=Table(("run", "minus", "states", *columns), rows),
     )
