@@ -4,14 +4,16 @@ python launch/compare.py --configs=configs/frozenlake_grpo.py,configs/frozenlake
 python launch/compare.py --configs=FILE,FILE --seed_list=0,7 --set=task.lake.map_seed:1,evaluation.samples:128 --out=DIR
 
 Methods that warm-start alike share one base for each seed, which is a line of the table. The command may be given
-again, with more seeds as well: what is done is not done twice. DIR gets compare.json, table.csv, table.md and the runs.
+again, with more seeds as well: what is done is not done twice. DIR gets compare.json, table.csv, table.md and the runs;
+with --analyze also verdicts.md, and a study of each seed in seedN/analysis_of_BASE, which report.py --analysis shows.
 """
 
 from absl import flags
 
 from jaxrl_agent import command_line
+from jaxrl_agent.evaluation.pair_probe import ProbeSettings
 from jaxrl_agent.parallel.distributed import is_writer
-from jaxrl_agent.sweeps.compare import compare, summary
+from jaxrl_agent.sweeps.compare import compare, stored_verdicts, summary
 from jaxrl_agent.sweeps.runs import method_names
 
 _CONFIGS = flags.DEFINE_list("configs", None, "config files, one a method, named by what their file names differ in")
@@ -22,6 +24,7 @@ _SET = flags.DEFINE_list("set", [], "settings over all configs: KEY:VALUE,KEY:VA
 _SAMPLES = flags.DEFINE_integer("samples", None, "trajectories of each held-out task and budget", lower_bound=1)
 _INIT = flags.DEFINE_string("init", None, "initial policy of all methods: hf:DIR or run:DIR, in place of a warm start")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor")
+_ANALYZE = flags.DEFINE_bool("analyze", False, "also probe every method against its base, and judge every claim")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a pod (TPU, Slurm, or JAX_* variables)")
 _TENSORBOARD = flags.DEFINE_bool("tensorboard", True, "write event files; show them by: tensorboard --logdir DIR")
 _PROGRESS = command_line.progress_flag()
@@ -38,11 +41,12 @@ def main(_: list[str]) -> None:
         dict(zip(method_names(_CONFIGS.value), configs, strict=True)),
         seeds,
         _OUT.value,
+        probes=ProbeSettings() if _ANALYZE.value else None,
         display=command_line.make_display(_PROGRESS.value),
         tensorboard=_TENSORBOARD.value,
     )
     if is_writer():
-        print(summary(comparison))
+        print(summary(comparison, stored_verdicts(_OUT.value)))
         print(f"comparison: {_OUT.value}")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Set up the environment and run the main job: a base model, GRPO at the full budget, BudgetMix, their evaluations and
-# one report. Works from any directory; a run that was cut off goes on where it stopped.
+# Set up the environment and run the main job: a base model, GRPO at the full budget, BudgetMix, their evaluations, what
+# reinforcement learning changed in them, and one report. Works from any directory; a run that was cut off goes on where it stopped.
 #
 #   bash launch/quickstart.sh
 #
@@ -30,5 +30,7 @@ stage budgetmix train.py --config=configs/frozenlake_budgetmix.py --run_dir="$OU
 for run in base grpo budgetmix; do
   stage "evaluation of $run" evaluate.py --run_dir="$OUT/$run" --reuse
 done
-stage report report.py --runs="base=$OUT/base,grpo=$OUT/grpo,budgetmix=$OUT/budgetmix" --out="$OUT/report.html"
+stage analysis analyze.py --base="$OUT/base" --policy="$OUT/grpo,$OUT/budgetmix" --out="$OUT/analysis" --reuse
+stage report report.py --runs="base=$OUT/base,grpo=$OUT/grpo,budgetmix=$OUT/budgetmix" --analysis="$OUT/analysis" \
+  --out="$OUT/report.html"
 say "all done in $SECONDS s: open $OUT/report.html"

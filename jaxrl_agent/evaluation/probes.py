@@ -45,7 +45,7 @@ def probe(
     mesh = make_mesh(base.config.mesh)
     with jax.set_mesh(mesh), display or Display(mode="quiet") as display:
         loaded = [assemble.initial_policy(subject.config, mesh, jax.random.key(0)) for subject in (base, *policies)]
-        _check_tokenizers([base, *policies], loaded)
+        check_tokenizers([base, *policies], loaded)
         arena, game = _arena(base.config, loaded, settings, mesh)
         study = Study(arena, settings, display, facts=_facts(base, game, settings))
         first = study.play(base, loaded[0])
@@ -96,7 +96,12 @@ def _task_settings(config: Config) -> Json:
     return {key: value for key, value in (values | lake).items() if key not in ("n_train", "tokenizer")}
 
 
-def _check_tokenizers(subjects: Sequence[Subject], policies: Sequence[assemble.Policy]) -> None:
+def check_tokenizers(subjects: Sequence[Subject], policies: Sequence[assemble.Policy]) -> None:
+    """Refuse policies whose tokens spell different things.
+
+    Raises:
+        TokenizerError: names the two tokenizers.
+    """
     names = {policy.tokenizer for policy in policies}
     digests = {name: _digest(name) for name in names}
     for subject, policy in zip(subjects[1:], policies[1:], strict=True):

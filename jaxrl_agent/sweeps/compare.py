@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jaxrl_agent.analysis.folder import judge_seeds
 from jaxrl_agent.analysis.pass_claims import judge
 from jaxrl_agent.analysis.pass_surface import Comparison, analyse, record
+from jaxrl_agent.analysis.verdicts import to_markdown, to_text
 from jaxrl_agent.config import Config, to_dict
 from jaxrl_agent.errors import ArgumentError
+from jaxrl_agent.evaluation.pair_probe import ProbeSettings
 from jaxrl_agent.parallel.distributed import is_writer
 from jaxrl_agent.progress import Display
-from jaxrl_agent.run_dir import Json, collect_versions, write_json
+from jaxrl_agent.run_dir import Json, collect_versions, read_json, write_json
 from jaxrl_agent.statistics import RESAMPLES
 from jaxrl_agent.sweeps import tables
 from jaxrl_agent.sweeps.runs import plan, run_folder, run_seed
+from jaxrl_agent.sweeps.study import study_seed
 
+RESULT = "compare.json"
 DEFINITIONS = {
     "mean": "over seeds and tasks",
     "task_low, task_high": f"95% percentile interval of the mean over seeds, from {RESAMPLES} resamples of the tasks: "
@@ -35,18 +41,20 @@ def compare(
     seeds: Sequence[int],
     out: str | Path,
     *,
+    probes: ProbeSettings | None = None,
     display: Display | None = None,
     tensorboard: bool = True,
 ) -> Comparison:
     """Train and evaluate every method with every seed, and write the comparison anew after each seed.
 
-    `OUT/compare.json` holds everything, `table.csv` a line for each mean, `table.md` the headline for a README. The
-    same call goes on where it stopped.
+    `OUT/compare.json` holds everything, `table.csv` a line for each mean, `table.md` the headline for a README, and
+    with probes `verdicts.md` what the runs say of each claim. The same call goes on where it stopped.
 
     Args:
         methods: validated settings by name; later methods are compared with earlier ones, all of them with their base.
         seeds: one or more.
         out: folder of the comparison; made if missing.
+        probes: also study every method against its base, by so many samples; the seed is the run's.
         display: live view.
         tensorboard: let runs write event files.
 
@@ -63,25 +71,37 @@ def compare(
         raise ArgumentError("a comparison needs methods and seeds, each once", value=(list(methods), list(seeds)))
     out, arms = Path(out).expanduser().resolve(), plan(methods)
     evaluations: dict[str, list[Json]] = {arm.name: [] for arm in arms}
+    studies: dict[str, list[Path]] = defaultdict(list)
     for number, seed in enumerate(seeds, start=1):
         for name, evaluation in run_seed(arms, seed, out, display=display, tensorboard=tensorboard).items():
             evaluations[name].append(evaluation)
+        if probes:
+            for base, folder in study_seed(arms, seed, out, probes, display=display).items():
+                studies[base].append(folder)
         comparison = analyse(arms, seeds[:number], evaluations)
         if is_writer():
-            write(comparison, out)
+            write(comparison, out, verdicts=[row for folders in studies.values() for row in judge_seeds(folders)])
     return comparison
 
 
-def write(comparison: Comparison, out: Path) -> None:
-    """Write compare.json, table.csv and table.md."""
-    write_json(out / "compare.json", to_json(comparison))
+def write(comparison: Comparison, out: Path, *, verdicts: Sequence[Json] = ()) -> None:
+    """Write compare.json, table.csv and table.md, and with verdicts verdicts.md."""
+    write_json(out / RESULT, {**to_json(comparison), "verdicts": verdicts})
+    if verdicts:
+        (out / "verdicts.md").write_text(to_markdown(verdicts), encoding="utf-8")
     (out / "table.csv").write_text(tables.tidy(comparison), encoding="utf-8")
     (out / "table.md").write_text(tables.markdown(comparison), encoding="utf-8")
 
 
-def summary(comparison: Comparison) -> str:
-    """The table and a sentence for each claim, as text."""
-    return "\n".join([tables.terminal(comparison), "", *(claim.sentence for claim in judge(comparison))])
+def summary(comparison: Comparison, verdicts: Sequence[Json] = ()) -> str:
+    """The table, and the verdicts as text; without them a sentence for each claim on Pass@K."""
+    said = to_text(verdicts) if verdicts else "\n".join(claim.sentence for claim in judge(comparison))
+    return f"{tables.terminal(comparison)}\n\n{said}"
+
+
+def stored_verdicts(out: str | Path) -> list[Json]:
+    """The verdicts that `compare` wrote; none without probes."""
+    return read_json(Path(out).expanduser() / RESULT)["verdicts"]
 
 
 def to_json(comparison: Comparison) -> Json:

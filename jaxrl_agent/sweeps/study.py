@@ -1,7 +1,8 @@
-"""A study of checkpoints: probes of each pair, what they amount to, and the verdicts; one folder."""
+"""A study of checkpoints: probes of each pair, what they amount to, and the verdicts; one folder a study."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from jaxrl_agent.evaluation.probes import check_alike, is_current, probe
 from jaxrl_agent.parallel.distributed import from_writer, is_writer
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import AnalysisDir, Json, RunDir, read_json, write_json
+from jaxrl_agent.sweeps.runs import Arm, run_folder
 
 
 def study(
@@ -53,6 +55,44 @@ def study(
         analyse_folder(folder.path, [policy.name for policy in policies])
     from_writer(0)  # a barrier: every process returns whole files
     return read_json(folder.result)
+
+
+def study_seed(
+    arms: Sequence[Arm], seed: int, out: Path, settings: ProbeSettings, *, display: Display | None = None
+) -> dict[str, Path]:
+    """Study the runs that a comparison made with one seed, each method against its base; what is done is left alone.
+
+    Args:
+        arms: of the comparison.
+        seed: also of everything drawn.
+        out: folder of the comparison, absolute.
+        settings: how much to sample.
+        display: live view.
+
+    Returns:
+        The folder of the study by name of the base.
+    """
+    folders = {}
+    for base in [arm for arm in arms if arm.base is None]:
+        methods = [arm for arm in arms if arm.base == base.name]
+        if methods:
+            folders[base.name] = run_folder(out, seed, f"analysis_of_{base.name}")
+            first, *others = (_subject(arm, seed, out) for arm in (base, *methods))
+            study(
+                first,
+                others,
+                folders[base.name],
+                dataclasses.replace(settings, seed=seed),
+                reuse=True,
+                display=display or Display(quiet=not is_writer()),
+            )
+    return folders
+
+
+def _subject(arm: Arm, seed: int, out: Path) -> Subject:
+    folder = run_folder(out, seed, arm.name)
+    policy = arm.config.init if arm.base is None and arm.config.init else f"run:{folder}"
+    return Subject(arm.name, dataclasses.replace(arm.config, init=policy), str(folder))
 
 
 def _is_there(folder: AnalysisDir, base: Subject, policy: Subject, settings: ProbeSettings) -> bool:
