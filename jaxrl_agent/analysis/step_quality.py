@@ -7,6 +7,7 @@ that anybody chose has a value under each quality. Source: "Step quality".
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from jaxrl_agent.run_dir import Json
 
 TIE = 1e-9  # values this close are equal
 KINDS = {"ordinary": "ordinary", "error_states": "error"}  # name in the result: name in the probe
+ORACLE = "q_star_0.99"  # the exact value of a player that knows everything
 _SHARES = ("win", "tie", "loss", "wins_plus_half_ties", "pairwise_with_half_ties")
 _COLUMNS = (*_SHARES, "mean_difference", "base_best", "policy_best")
 _DIFFERENCE = _COLUMNS.index("mean_difference")
@@ -139,13 +141,19 @@ def step_quality(probe: Json) -> Json:
 
 
 def measured(probe: Json) -> dict[str, PerTask | None]:
-    """Values by task of what is judged under the primary quality: KIND_wins_plus_half_ties, KIND_mean_difference."""
+    """Values by task of what is judged: KIND_wins_plus_half_ties and KIND_mean_difference under the primary quality.
+
+    Where that is not the oracle's, oracle_KIND_... as well, under the exact value by which the paper judges FrozenLake.
+    """
+    qualities = {"": probe["primary_quality"]}
+    if ORACLE in probe["qualities"] and probe["primary_quality"] != ORACLE:
+        qualities["oracle_"] = ORACLE
     found = {}
-    for kind, key in KINDS.items():
-        compared = compare_states((probe.get("states") or {}).get(key), probe["primary_quality"])
+    for (prefix, quality), (kind, key) in itertools.product(qualities.items(), KINDS.items()):
+        compared = compare_states((probe.get("states") or {}).get(key), quality)
         means = by_task(compared.tasks, compared.rows) if compared else None
         for name in ("wins_plus_half_ties", "mean_difference"):
-            found[f"{kind}_{name}"] = means and means.column(_COLUMNS.index(name))
+            found[f"{prefix}{kind}_{name}"] = means and means.column(_COLUMNS.index(name))
     return found
 
 

@@ -77,7 +77,7 @@ def judge_all(evidence: Evidence) -> list[Json]:
     for policy in fixed:
         base = policy and policy.base
         rows += [_pass_row(evidence, key, policy, base) for key in ((GAIN, 100), (REVERSAL, 25), (CEILING, 100))]
-        rows += [_pair_row(evidence, claim, policy) for claim in CLAIMS]
+        rows += [_pair_row(evidence, claim, policy) for claim in CLAIMS if _has_row(evidence, claim, policy)]
     rows += [_pair_row(evidence, claim, policy) for policy in evidence.policies for claim in SANITY]
     for policy in mixed:
         for other in fixed:
@@ -133,6 +133,12 @@ def _absent(topic: str, paper: str, policy: str, reason: str, rule: str) -> Json
 
 def _joined(*texts: str) -> str:
     return "; ".join(filter(None, texts))
+
+
+def _has_row(evidence: Evidence, claim: Claim, policy: Policy | None) -> bool:
+    if not claim.optional:
+        return True
+    return policy is not None and all(look_up(p, "measures", claim.measure) for p in evidence.pairs[policy.name])
 
 
 def _pair_row(evidence: Evidence, claim: Claim, policy: Policy | None) -> Json:

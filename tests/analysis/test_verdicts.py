@@ -53,6 +53,8 @@ def test_every_claim_is_a_row_with_all_its_parts(rows):
         "single actions in ordinary states",
         "mean value of single actions",
         "single actions in error states",
+        "single actions in ordinary states, judged by an oracle",
+        "single actions in error states, judged by an oracle",
         "recovery after an error",
         "gain after an error against gain without one",
         "tool errors corrected",
