@@ -119,7 +119,8 @@ def step_from_bits(
     chex.assert_rank([lake_map.hole_X, state.cell, action], [1, 0, 0])
     was_terminal = is_terminal(lake_map, state.cell)
     moves = (action >= LEFT) & (action <= UP) & ~was_terminal
-    target = neighbour(lake_map.size, state.cell, _slip(action, bits, success_rate=rules.success_rate))
+    direction = slipped(action, bits, *map(jnp.uint32, slip_bounds(rules.success_rate)))
+    target = neighbour(lake_map.size, state.cell, direction)
     cell = jnp.where(moves, target, state.cell)
     reward = ((cell == lake_map.goal) & ~was_terminal).astype(jnp.float32)
     if rules.foggy:
@@ -189,11 +190,23 @@ def transition_table(lake_map: LakeMap, success_rate: float | jax.Array) -> tupl
     return next_X43, jnp.stack([slip, success_rate, slip]).astype(jnp.float32)
 
 
-def _slip(action: jax.Array, bits: jax.Array, *, success_rate: float) -> jax.Array:
-    """Turn a meant direction into the one taken: a - 1, a or a + 1 (mod 4), exact to 2**-32."""
-    below_meant = round((1.0 - success_rate) / 2.0 * _TWO_32)
-    last_meant = round((1.0 + success_rate) / 2.0 * _TWO_32) - 1
-    turn = (bits >= jnp.uint32(below_meant)).astype(jnp.int32) + (bits > jnp.uint32(last_meant)).astype(jnp.int32)
+def slip_bounds(success_rate: float) -> tuple[int, int]:
+    """Compute the words of 32 bits, first and last, with which a move goes where it was meant to; exact to 2**-32.
+
+    Smaller words slip to direction a - 1, larger ones to a + 1 (mod 4).
+    """
+    return round((1.0 - success_rate) / 2.0 * _TWO_32), round((1.0 + success_rate) / 2.0 * _TWO_32) - 1
+
+
+def slipped(action: jax.Array, bits: jax.Array, first: jax.Array, last: jax.Array) -> jax.Array:
+    """Turn a meant direction into the one taken, int32: a - 1, a or a + 1 (mod 4).
+
+    Args:
+        action: int32 in 0..3.
+        bits: uniform uint32.
+        first, last: uint32, from `slip_bounds`.
+    """
+    turn = (bits >= first).astype(jnp.int32) + (bits > last).astype(jnp.int32)
     return (action + 3 + turn) & 3
 
 
