@@ -67,6 +67,8 @@ class TurnRecord:
     reward_BT: jax.Array  # float32
     step_quality_BT: jax.Array  # float32, exact value of the action taken, Q* at gamma 0.99 (logging only)
     best_quality_BT: jax.Array  # float32, value of the best action in that state (logging only)
+    process_BT: jax.Array  # float32, the task's process reward of the turn; 0 where it offers none
+    key_BTK: jax.Array  # int32 [B, T, columns], exact key of the state: equal rows are one state of an instance
 
 
 @struct.dataclass

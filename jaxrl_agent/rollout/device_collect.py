@@ -26,7 +26,7 @@ from jaxrl_agent.models.qwen3 import Qwen3Config, extend, output_logits
 from jaxrl_agent.parallel.rules import constrain
 from jaxrl_agent.rollout import sampling
 from jaxrl_agent.rollout.decoding import decode_params, empty_cache
-from jaxrl_agent.rollout.starts import Starts, prompt_starts, row_streams, write_turn
+from jaxrl_agent.rollout.starts import Starts, aligned, prompt_starts, row_streams, write_turn
 from jaxrl_agent.rollout.token_rows import TokenRows, append, append_sampled, to_batch
 from jaxrl_agent.tasks.reply import ReplyAutomaton
 from jaxrl_agent.types import Rollout, StopReason, TurnRecord
@@ -47,7 +47,9 @@ class DeviceTask(Protocol):
     def observe(self, data, instance, state, turn, budget) -> tuple[jax.Array, jax.Array]: ...
     def step(self, data, instance, state, action, key) -> tuple[Any, jax.Array, jax.Array]: ...
     def quality(self, data, instance, state, action) -> tuple[jax.Array, jax.Array]: ...
+    def process(self, data, instance, state, action, turns_left) -> jax.Array: ...
     def state_code(self, state: Any) -> jax.Array: ...
+    def state_key(self, state: Any) -> jax.Array: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,35 +313,31 @@ def _reply(static: _Static, inputs: _Inputs, loop: _Loop, rows: TokenRows, chunk
 def _play(static: _Static, inputs: _Inputs, loop: _Loop, action_B, *, replied_B, played_B) -> _Loop:
     """Move the environment of the rows that gave a whole reply, and keep the record; a cut reply is an unusable one."""
     task = static.task
-    over_rows = functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
     keys_B = jax.vmap(jax.random.fold_in)(inputs.world_keys_B, loop.turn_B)
     state, reward_B, terminated_B = jax.vmap(task.step, in_axes=(None, 0, 0, 0, 0))(
         inputs.data, inputs.instance_B, loop.state, action_B, keys_B
     )
     reward_B = jnp.where(played_B, reward_B, 0)
-    quality_B, best_B = over_rows(task.quality)(inputs.data, inputs.instance_B, loop.state, action_B)
     # A row that is not playing has nothing to enter, and must not lose its last turn either.
     record = write_turn(
+        task,
+        inputs.data,
         loop.record,
         jnp.where(replied_B, loop.turn_B, -1),
-        state=jax.vmap(task.state_code)(loop.state),
-        action=action_B,
-        reward=reward_B,
-        step_quality=quality_B,
-        best_quality=best_B,
+        instance_B=inputs.instance_B,
+        budget_B=inputs.budget_B,
+        state=loop.state,
+        action_B=action_B,
+        reward_B=reward_B,
     )
     ended = jnp.where(reward_B > 0, StopReason.SUCCESS.code, StopReason.FAILURE.code)
     return loop.replace(
         alive_B=~terminated_B,
-        state=jax.tree.map(lambda new, old: jnp.where(_column(played_B, new), new, old), state, loop.state),
+        state=jax.tree.map(lambda new, old: jnp.where(aligned(played_B, new), new, old), state, loop.state),
         record=record,
         stop_B=jnp.where(played_B & terminated_B, ended, loop.stop_B),
         success_B=loop.success_B | (played_B & terminated_B & (reward_B > 0)),
     )
-
-
-def _column(mask_B: jax.Array, like: jax.Array) -> jax.Array:
-    return mask_B.reshape(mask_B.shape + (1,) * (like.ndim - 1))
 
 
 def _finish(loop: _Loop, inputs: _Inputs, group: int, *, prompt_lengths_B: jax.Array) -> Rollout:

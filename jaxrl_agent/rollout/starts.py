@@ -6,7 +6,6 @@ Letters: `S` starts here, not cache slots; `B` rows that go on from them.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -34,22 +33,32 @@ class Starts:
 def prompt_starts(task: Any, data: Any, instances_S: jax.Array, budgets_S: jax.Array, *, width: int) -> Starts:
     """Begin at the prompts, in rows of `width` tokens."""
     prompts_SW, lengths_S = jax.vmap(task.prompt, in_axes=(None, 0, 0))(data, instances_S, budgets_S)
+    state = jax.vmap(task.reset, in_axes=(None, 0))(data, instances_S)
+    one = jax.tree.map(lambda leaf: leaf[0], state)
     return Starts(
         instance_S=instances_S,
         budget_S=budgets_S,
         turn_S=jnp.zeros_like(instances_S),
         prompt_lengths_S=lengths_S,
         rows=start_rows(prompts_SW, lengths_S, width),
-        record=empty_record(len(instances_S), task.t_max),
-        state=jax.vmap(task.reset, in_axes=(None, 0))(data, instances_S),
+        record=empty_record(len(instances_S), task.t_max, key_columns=jax.eval_shape(task.state_key, one).shape[0]),
+        state=state,
     )
 
 
-def empty_record(rows: int, t_max: int) -> TurnRecord:
+def empty_record(rows: int, t_max: int, *, key_columns: int = 1) -> TurnRecord:
     """No turn played."""
-    zeros = jnp.zeros((rows, t_max))
-    whole = zeros.astype(jnp.int32)
-    return TurnRecord(whole, whole, reward_BT=zeros, step_quality_BT=zeros, best_quality_BT=zeros)
+    zeros_BT = jnp.zeros((rows, t_max))
+    whole_BT = zeros_BT.astype(jnp.int32)
+    return TurnRecord(
+        state_BT=whole_BT,
+        action_BT=whole_BT,
+        reward_BT=zeros_BT,
+        step_quality_BT=zeros_BT,
+        best_quality_BT=zeros_BT,
+        process_BT=zeros_BT,
+        key_BTK=jnp.zeros((rows, t_max, key_columns), jnp.int32),
+    )
 
 
 def row_streams(key: jax.Array, row_ids_B: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -117,7 +126,7 @@ def cut(rollout: Rollout, states_BT: Any, *, rows_S: jax.Array, turns_S: jax.Arr
             turn_BL=jnp.where(kept_SL, batch.turn_BL, -1),
             lengths_B=lengths_S,
         ),
-        record=jax.tree.map(lambda column_ST: jnp.where(played_ST, column_ST, 0), record),
+        record=jax.tree.map(lambda column_ST: jnp.where(aligned(played_ST, column_ST), column_ST, 0), record),
         state=jax.tree.map(lambda leaf: leaf[rows_S, turns_S], states_BT),
     )
 
@@ -138,7 +147,6 @@ def with_reply(
         action_S: int32, the action that it means, -1 for none.
         after: the task's state after it, leading axis S; the game must go on there.
     """
-    over_rows = functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
     seen_SO, width_S = jax.vmap(task.observe, in_axes=(None, 0, 0, 0, 0))(
         data, starts.instance_S, starts.state, starts.turn_S, starts.budget_S
     )
@@ -146,15 +154,16 @@ def with_reply(
     rows = append(observed, reply_SC, counts_S)
     column_L = jnp.arange(rows.tokens_BL.shape[1])
     reply_SL = (column_L >= observed.lengths_B[:, None]) & (column_L < rows.lengths_B[:, None])
-    quality_S, best_S = over_rows(task.quality)(data, starts.instance_S, starts.state, action_S)
     record = write_turn(
+        task,
+        data,
         starts.record,
         starts.turn_S,
-        state=jax.vmap(task.state_code)(starts.state),
-        action=action_S,
-        reward=jnp.zeros_like(quality_S),
-        step_quality=quality_S,
-        best_quality=best_S,
+        instance_B=starts.instance_S,
+        budget_B=starts.budget_S,
+        state=starts.state,
+        action_B=action_S,
+        reward_B=jnp.zeros(len(action_S)),
     )
     return starts.replace(
         turn_S=starts.turn_S + 1,
@@ -165,18 +174,49 @@ def with_reply(
 
 
 def write_turn(
-    record: TurnRecord, turn_B: jax.Array, *, state, action, reward, step_quality, best_quality
+    task: Any,
+    data: Any,
+    record: TurnRecord,
+    turn_B: jax.Array,
+    *,
+    instance_B: jax.Array,
+    budget_B: jax.Array,
+    state: Any,
+    action_B: jax.Array,
+    reward_B: jax.Array,
 ) -> TurnRecord:
-    """Enter turn `turn_B` of every row; a turn of -1 enters nothing."""
+    """Enter what happened in turn `turn_B` of every row; a turn of -1 enters nothing.
+
+    Args:
+        task: the game (static).
+        data: its device data.
+        record: the turns so far.
+        turn_B: int32, from 0.
+        instance_B: int32.
+        budget_B: int32, turns allowed to the trajectory.
+        state: the task's state before the action, leading axis B.
+        action_B: int32, -1 for an unusable reply.
+        reward_B: float32.
+    """
     at_BT = jnp.arange(record.action_BT.shape[1]) == turn_B[:, None]
-
-    def keep(column_BT, value_B):
-        return jnp.where(at_BT, value_B[:, None].astype(column_BT.dtype), column_BT)
-
-    return TurnRecord(
-        state_BT=keep(record.state_BT, state),
-        action_BT=keep(record.action_BT, action),
-        reward_BT=keep(record.reward_BT, reward),
-        step_quality_BT=keep(record.step_quality_BT, step_quality),
-        best_quality_BT=keep(record.best_quality_BT, best_quality),
+    quality_B, best_B = jax.vmap(task.quality, in_axes=(None, 0, 0, 0))(data, instance_B, state, action_B)
+    process_B = jax.vmap(task.process, in_axes=(None, 0, 0, 0, 0))(data, instance_B, state, action_B, budget_B - turn_B)
+    values = TurnRecord(
+        state_BT=jax.vmap(task.state_code)(state),
+        action_BT=action_B,
+        reward_BT=reward_B,
+        step_quality_BT=quality_B,
+        best_quality_BT=best_B,
+        process_BT=process_B,
+        key_BTK=jax.vmap(task.state_key)(state),
     )
+
+    def enter(column_BT, value_B):
+        return jnp.where(aligned(at_BT, column_BT), value_B[:, None].astype(column_BT.dtype), column_BT)
+
+    return jax.tree.map(enter, record, values)
+
+
+def aligned(mask: jax.Array, like: jax.Array) -> jax.Array:
+    """A mask of the leading axes with an axis of 1 for each further one."""
+    return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim))

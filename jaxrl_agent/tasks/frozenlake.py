@@ -19,6 +19,7 @@ from jaxrl_agent.tasks.pieces import PieceTable, join_pieces
 from jaxrl_agent.tasks.reply import ReplyAutomaton
 
 QUALITY_GAMMA = 0.99  # below 1, so that safe moves of a deterministic lake do not all tie
+_KEY_BITS = 31  # seen cells in one column of a state's key
 QUALITY_SWEEPS = 400  # value iteration error below gamma**400, about 2%, only on lakes that slip for that long
 
 
@@ -28,6 +29,9 @@ class LakeData:
 
     maps: frozenlake.LakeMap  # leading axis [N]
     quality_NX4: jax.Array  # float32, Q* of the true lake at QUALITY_GAMMA
+    horizon_NHX4: (
+        jax.Array | None
+    )  # float32, finite-horizon Q at gamma 1, H = 0..t_max turns left; None unless asked for
     text: LakeText
 
 
@@ -86,9 +90,37 @@ class LakeTask:
         moves = (action >= 0) & (action < frozenlake.N_MOVES)
         return jnp.where(moves, quality_4[jnp.clip(action, 0, 3)], QUALITY_GAMMA * best), best
 
+    def process(
+        self, data: LakeData, instance: jax.Array, state: frozenlake.LakeState, action: jax.Array, turns_left: jax.Array
+    ) -> jax.Array:
+        """Exact advantage Q_h(s, a) - V_h(s) with h turns left, this one included; 0 where it was not asked for.
+
+        It is that of an agent that sees every hole; looking or wasting a turn is worth V_{h-1}(s).
+        """
+        if data.horizon_NHX4 is None:
+            return jnp.float32(0)
+        left = jnp.clip(turns_left, 1, self.t_max)
+        quality, best = frozenlake_exact.step_quality(
+            data.horizon_NHX4[instance], turns_left=left, cell=state.cell, action=action
+        )
+        return quality - best
+
+    def optimum(self, data: LakeData, instance: jax.Array, budget: jax.Array) -> jax.Array:
+        """Best chance of success within a budget, of an agent that sees every hole; 1 where it was not asked for."""
+        if data.horizon_NHX4 is None:
+            return jnp.float32(1)
+        return data.horizon_NHX4[instance, budget, data.maps.start[instance]].max()
+
     def state_code(self, state: frozenlake.LakeState) -> jax.Array:
         """Compact state for the turn record: the cell."""
         return state.cell
+
+    def state_key(self, state: frozenlake.LakeState) -> jax.Array:
+        """Exact key of a state of one lake, int32 columns: the cell, and on the foggy lake what has been seen."""
+        if not self.rules.foggy:
+            return state.cell[None]
+        bits_CX = jnp.pad(state.seen_X, (0, -len(state.seen_X) % _KEY_BITS)).reshape(-1, _KEY_BITS)
+        return jnp.concatenate([state.cell[None], (bits_CX << jnp.arange(_KEY_BITS)).sum(axis=1, dtype=jnp.int32)])
 
     def prompt_slots(self, data: LakeData, instance, budget) -> list[tuple[PieceTable, Any]]:
         """The prompt as (table, row) in reading order."""
@@ -169,7 +201,7 @@ class LakeInstances:
 
 
 def make_frozenlake(
-    config: TaskConfig, tokenizer, split: str, *, vocab_size: int
+    config: TaskConfig, tokenizer, split: str, *, vocab_size: int, exact: bool = False
 ) -> tuple[LakeTask, LakeData, LakeInstances]:
     """Build one split of the task.
 
@@ -178,6 +210,7 @@ def make_frozenlake(
         tokenizer: as `load_tokenizer` gives it.
         split: "train", "validation" or "test"; their maps are disjoint by hash.
         vocab_size: rows of the model's embedding; ids beyond the tokenizer's stand for nothing.
+        exact: put finite-horizon values into the data, for process rewards and headroom.
 
     Returns:
         The static task, its device data, and the host's view of the instances.
@@ -209,8 +242,14 @@ def make_frozenlake(
         visibility=config.budget_visibility,
         max_tokens=config.max_tokens,
     )
+    horizon_NHX4 = None
+    if exact:
+        horizon_NHX4 = frozenlake_exact.finite_horizon_q_maps(
+            maps, success_rate=lake.success_rate, horizon=config.t_max
+        )
     rules = f"{task.rules} {config.text} {config.max_tokens}"
-    return task, LakeData(maps=maps, quality_NX4=quality_NX4, text=text), LakeInstances(split, descs, rules)
+    data = LakeData(maps=maps, quality_NX4=quality_NX4, horizon_NHX4=horizon_NHX4, text=text)
+    return task, data, LakeInstances(split, descs, rules)
 
 
 def _pick(maps: frozenlake.LakeMap, instance: jax.Array) -> frozenlake.LakeMap:

@@ -49,6 +49,7 @@ def lake_game(
     data = LakeData(
         maps=maps,
         quality_NX4=frozenlake_exact.discounted_q_maps(maps, success_rate=rate, gamma=QUALITY_GAMMA, sweeps=400),
+        horizon_NHX4=frozenlake_exact.finite_horizon_q_maps(maps, success_rate=rate, horizon=config.t_max),
         text=make_text(config, words, descs, vocab_size=words.vocab_size + spare_ids),
     )
     static = LakeTask(

@@ -114,6 +114,8 @@ def replay(
             reward_BT=column("rewards", np.float32),
             step_quality_BT=column("qualities", np.float32),
             best_quality_BT=column("bests", np.float32),
+            process_BT=column("processes", np.float32),
+            key_BTK=column("keys"),
         ),
         instance_B=column("instance"),
         group_B=column("group"),
@@ -130,9 +132,10 @@ class _Player:
     def __init__(self, game: Game, read: Read, width: int, key: jax.Array):
         task = game.task
         self.task, self.read, self.width, self.key = task, read, width, key
-        for name in ("prompt", "observe", "reset", "step", "quality", "state_code"):
+        for name in ("prompt", "observe", "reset", "step", "quality", "process", "state_code", "state_key"):
             function = jax.jit(getattr(task, name))
-            setattr(self, f"_{name}", function if name == "state_code" else functools.partial(function, game.data))
+            of_state = name.startswith("state_")
+            setattr(self, f"_{name}", function if of_state else functools.partial(function, game.data))
 
     def play(self, instance: int, budget: int, row: int, sampled: Sequence[int]) -> dict[str, Any]:
         world_key = jax.random.split(jax.random.fold_in(self.key, np.uint32(row)))[1]
@@ -149,10 +152,12 @@ class _Player:
             tokens += seen + reply
             turn_of += [-1] * len(seen) + [turn] * len(reply)
             worth = map(float, self._quality(instance, state, action))
+            process = float(self._process(instance, state, action, budget - turn))
+            key = self._state_key(state).tolist()
             before, reward, terminated = int(self._state_code(state)), 0.0, False
             if over:
                 state, reward, terminated = self._step(instance, state, action, jax.random.fold_in(world_key, turn))
-            records.append((before, action, float(reward), *worth))
+            records.append((before, action, float(reward), *worth, process, key))
             if terminated:
                 stop = StopReason.SUCCESS if reward > 0 else StopReason.FAILURE
             if not over:
@@ -181,8 +186,9 @@ class _Player:
 
     def _pad(self, tokens: list[int], turn_of: list[int], records: list[tuple]) -> dict[str, Any]:
         gap, turns = self.width - len(tokens), self.task.t_max - len(records)
-        columns = zip(*records, *[(0,) * 5] * turns, strict=True)
-        states, actions, rewards, qualities, bests = map(list, columns)
+        blank = [0] * len(self._state_key(self._reset(0)))
+        columns = zip(*records, *[(0, 0, 0, 0, 0, 0, blank)] * turns, strict=True)
+        states, actions, rewards, qualities, bests, processes, keys = map(list, columns)
         return {
             "tokens": tokens + [0] * gap,
             "length": len(tokens),
@@ -194,6 +200,8 @@ class _Player:
             "rewards": rewards,
             "qualities": qualities,
             "bests": bests,
+            "processes": processes,
+            "keys": keys,
             "return": sum(rewards),
         }
 

@@ -15,7 +15,15 @@ def rollout() -> Rollout:
     zeros_B, zeros_BL, zeros_BT = jnp.zeros(4, jnp.int32), jnp.zeros((4, 4)), jnp.zeros((4, 2))
     return Rollout(
         batch=TokenBatch(zeros_BL.astype(int), zeros_B + 4, loss_mask_BL, zeros_BL, zeros_BL.astype(int)),
-        turns=TurnRecord(zeros_BT.astype(int), zeros_BT.astype(int), zeros_BT, zeros_BT, zeros_BT),
+        turns=TurnRecord(
+            state_BT=zeros_BT.astype(int),
+            action_BT=zeros_BT.astype(int),
+            reward_BT=zeros_BT,
+            step_quality_BT=zeros_BT,
+            best_quality_BT=zeros_BT,
+            process_BT=zeros_BT,
+            key_BTK=zeros_BT.astype(int)[..., None],
+        ),
         instance_B=jnp.array([31, 31, 8, 8]),
         group_B=jnp.array([1, 1, 0, 0]),
         budget_B=zeros_B + 2,

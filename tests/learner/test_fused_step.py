@@ -26,8 +26,9 @@ from jaxrl_agent.models.hf_weights import save_hf
 from jaxrl_agent.parallel.compile_counter import compiled_programs
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.rollout.budget import fixed, hidden_weight, make_schedule
+from jaxrl_agent.rollout.starts import empty_record
 from jaxrl_agent.testing.small import EVEN_MODEL
-from jaxrl_agent.types import Rollout, StopReason, TokenBatch, TurnRecord
+from jaxrl_agent.types import Rollout, StopReason, TokenBatch
 
 
 def same_bits(tree, expected) -> bool:
@@ -151,7 +152,6 @@ def finished_rollout(*, success, turns, stop=None, groups=2, t_max=4) -> Rollout
     """Rows of two tokens a turn without any text between them."""
     success_B, turns_B = np.array(success), np.array(turns)
     batch = len(success)
-    blank_BT = jnp.zeros((batch, t_max))
     sampled_BL = np.arange(2 * t_max + 1)[None] > 0
     sampled_BL = sampled_BL & (np.arange(2 * t_max + 1) <= 2 * turns_B[:, None])
     stop = [StopReason.SUCCESS if won else StopReason.BUDGET for won in success] if stop is None else stop
@@ -163,7 +163,7 @@ def finished_rollout(*, success, turns, stop=None, groups=2, t_max=4) -> Rollout
             sampler_logprobs_BL=jnp.where(sampled_BL, -1.0, 0.0),
             turn_BL=jnp.where(sampled_BL, (np.arange(2 * t_max + 1) - 1) // 2, -1),
         ),
-        turns=TurnRecord(*[blank_BT] * 5),
+        turns=empty_record(batch, t_max),
         instance_B=jnp.repeat(jnp.arange(groups), batch // groups),
         group_B=jnp.repeat(jnp.arange(groups), batch // groups),
         budget_B=jnp.full(batch, t_max),

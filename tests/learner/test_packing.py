@@ -11,14 +11,14 @@ import pytest
 
 from jaxrl_agent.learner.packing import pack_rows, score_rows, trained_rows
 from jaxrl_agent.models.qwen3 import forward, init_params
+from jaxrl_agent.rollout.starts import empty_record
 from jaxrl_agent.testing.small import EVEN_MODEL, random_rows
-from jaxrl_agent.types import Rollout, StopReason, TokenBatch, TurnRecord
+from jaxrl_agent.types import Rollout, StopReason, TokenBatch
 
 
 def rollout(stops=(StopReason.SUCCESS, StopReason.BUDGET), loss_mask_BL=((0, 1, 1, 0, 1, 0), (0, 0, 1, 0, 0, 0))):
     mask_BL = jnp.asarray(loss_mask_BL, bool)
     batch, length = mask_BL.shape
-    blank_BT = jnp.zeros((batch, 2))
     count_B = jnp.zeros(batch, jnp.int32)
     return Rollout(
         batch=TokenBatch(
@@ -28,7 +28,7 @@ def rollout(stops=(StopReason.SUCCESS, StopReason.BUDGET), loss_mask_BL=((0, 1, 
             sampler_logprobs_BL=jnp.where(mask_BL, -jnp.arange(length, dtype=jnp.float32), 0.0),
             turn_BL=jnp.zeros((batch, length), jnp.int32),
         ),
-        turns=TurnRecord(*[blank_BT] * 5),
+        turns=empty_record(batch, 2),
         instance_B=count_B,
         group_B=count_B,
         budget_B=count_B,

@@ -41,6 +41,8 @@ def experience(stops=(S, F, B, B), success=(True, False, False, False)) -> Exper
             reward_BT=jnp.zeros((4, 3)),
             step_quality_BT=quality_BT,
             best_quality_BT=best_BT,
+            process_BT=jnp.zeros((4, 3)),
+            key_BTK=jnp.zeros((4, 3, 1), jnp.int32),
         ),
         instance_B=jnp.array([5, 5, 7, 7]),
         group_B=jnp.array([0, 0, 1, 1]),
