@@ -228,6 +228,7 @@ CLAIMS = (
         f"{NO_SCORES}, or no task was solved by both",
         levels=("likelihood.llr.policy_success", "likelihood.llr.base_success"),
         level_unit=NATS,
+        label="on tasks that both solved",
     ),
 )
 

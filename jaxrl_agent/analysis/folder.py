@@ -12,7 +12,6 @@ from jaxrl_agent.analysis.verdicts import Evidence, judge_all, to_markdown
 from jaxrl_agent.errors import ArgumentError, RunError
 from jaxrl_agent.run_dir import AnalysisDir, Json, RunDir, collect_versions, read_json, to_jsonable, write_json
 
-EVALUATION = "test"  # name of the evaluation in each run
 SHARED = ("base", "task", "split", "n_tasks", "t_max", "budget", "budget_visibility", "sampling", "data_hash", "seed")
 PARTS = ("step_quality", "recovery", "tool_error_correction", "likelihood", "dynamics")
 PROCESS_SETTINGS = "process_reward"  # settings of an algorithm that begin so turn exact process rewards on
@@ -44,7 +43,7 @@ def analyse_folder(out: str | Path, names: Sequence[str]) -> Json:
     runs = {base: _run(first, "base"), **{name: _run(probe, "policy") for name, probe in probes.items()}}
     pairs = {name: analyse_pair(probe, _metrics(runs[name])) for name, probe in probes.items()}
     policies = tuple(_policy(name, base, runs[name]) for name in names)
-    comparison, reason = _comparison(policies, base, [runs], [first.get("seed", 0)])
+    comparison, reason = _comparison(policies, base, [runs], [first.get("seed", 0)], first["split"])
     evidence = Evidence(policies, {name: (pair,) for name, pair in pairs.items()}, comparison, reason)
     rows = judge_all(evidence)
     result = to_jsonable(
@@ -96,7 +95,8 @@ def judge_seeds(folders: Sequence[str | Path]) -> list[Json]:
                 )
     policies = tuple(Policy(name, first["base"], **settings) for name, settings in first["policies"].items())
     pairs = {policy.name: [one["pairs"][policy.name] for one in found] for policy in policies}
-    comparison, reason = _comparison(policies, first["base"], [one["runs"] for one in found], range(len(found)))
+    runs, numbers = [one["runs"] for one in found], [one["seed"] for one in found]
+    comparison, reason = _comparison(policies, first["base"], runs, numbers, first["split"])
     return judge_all(Evidence(policies, pairs, comparison, reason))
 
 
@@ -138,16 +138,16 @@ def _policy(name: str, base: str, run: str | None) -> Policy:
 
 
 def _comparison(
-    policies: Sequence[Policy], base: str, runs: Sequence[Runs], seeds: Sequence[int]
+    policies: Sequence[Policy], base: str, runs: Sequence[Runs], seeds: Sequence[int], split: str
 ) -> tuple[pass_surface.Comparison | None, str]:
     """Pass@(K,T) of the policies that were evaluated with every seed; None with the reason where it is not known."""
     # Those with process rewards come last: differences are of later arms minus earlier ones.
     arms = [Policy(base), *sorted(policies, key=lambda policy: policy.process_rewards)]
-    evaluations = {arm.name: [_evaluation(of_seed.get(arm.name)) for of_seed in runs] for arm in arms}
+    evaluations = {arm.name: [_evaluation(of_seed.get(arm.name), split) for of_seed in runs] for arm in arms}
     known = {name: found for name, found in evaluations.items() if None not in found}
     if base not in known or len(known) < 2:
         missing = base if base not in known else "any policy"
-        return None, f"no evaluations/{EVALUATION}.json of {missing}"
+        return None, f"no evaluations/{split}.json of {missing}"
     try:
         found = pass_surface.analyse([arm for arm in arms if arm.name in known], seeds, known)
     except RunError as error:
@@ -155,6 +155,6 @@ def _comparison(
     return found, ""
 
 
-def _evaluation(run: str | None) -> Json | None:
-    path = Path(run) / "evaluations" / f"{EVALUATION}.json" if run else None
+def _evaluation(run: str | None, split: str) -> Json | None:
+    path = Path(run) / "evaluations" / f"{split}.json" if run else None
     return read_json(path) if path and path.is_file() else None

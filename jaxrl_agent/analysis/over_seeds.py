@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxrl_agent.analysis.pass_claims import ONE_SEED
+from jaxrl_agent.analysis.pass_claims import FEW_TASKS, FEWEST_TASKS, ONE_SEED
 from jaxrl_agent.analysis.seeds import SeedMean, means_over_seeds, student_interval
 from jaxrl_agent.run_dir import Json
 from jaxrl_agent.statistics import UNDECIDED, Estimate, mean_and_sd
@@ -43,9 +43,20 @@ class Combined:
     note: str = ""
 
     def verdict(self, judged: Judged, threshold: float) -> str:
-        """What all intervals agree on, else undecided."""
+        """What all intervals agree on, else undecided; undecided for a few tasks."""
+        if self._few:
+            return UNDECIDED
         verdicts = {judged(estimate, threshold) for estimate in self.intervals.values()}
         return verdicts.pop() if len(verdicts) == 1 else UNDECIDED
+
+    @property
+    def remark(self) -> str:
+        """What a reader must know beside the numbers."""
+        return "; ".join(filter(None, (self.note, FEW_TASKS if self._few else "")))
+
+    @property
+    def _few(self) -> bool:
+        return "tasks" in self.intervals and self.intervals["tasks"].n < FEWEST_TASKS
 
     def text(self, unit: Unit) -> str:
         """The mean and its intervals in words."""

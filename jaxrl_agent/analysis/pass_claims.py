@@ -19,6 +19,8 @@ from jaxrl_agent.statistics import (
 
 CEILING_K = 64  # a base's ceiling can be told from its luck from here on
 ONE_SEED = "one seed, which says nothing of others"
+FEWEST_TASKS = 6  # fewer lie on one side by chance in more than 1 of 20 cases, and every resample of them does too
+FEW_TASKS = f"fewer than {FEWEST_TASKS} tasks decide nothing"
 
 Judged = Callable[[Estimate, float], str]
 Agreement = Callable[[SeedMean, Judged, float], str]
@@ -44,7 +46,8 @@ class Claim:
         tasks, seeds = (f"{100 * e.low:+.1f} to {100 * e.high:+.1f}" for e in (self.value.tasks, self.value.seeds))
         n = len(self.value.per_seed)
         over_seeds = f"over {n} seeds {seeds}" if n > 1 else ONE_SEED
-        note = f"; {self.note}" if self.note else ""
+        few = FEW_TASKS if self.value.tasks.n < FEWEST_TASKS else ""
+        note = "".join(f"; {text}" for text in (self.note, few) if text)
         return (
             f"{self.verdict.capitalize()}: {self.statement} ({100 * self.value.mean:+.1f} points of Pass@{self.k}; "
             f"over tasks {tasks}, {over_seeds}{note})."
@@ -53,13 +56,13 @@ class Claim:
 
 def both(value: SeedMean, judged: Judged, threshold: float) -> str:
     """The verdict that the interval over tasks and the one over seeds agree on, else undecided."""
-    verdicts = {judged(value.tasks, threshold), judged(value.seeds, threshold)}
+    verdicts = {over_tasks(value, judged, threshold), judged(value.seeds, threshold)}
     return verdicts.pop() if len(verdicts) == 1 else UNDECIDED
 
 
 def over_tasks(value: SeedMean, judged: Judged, threshold: float) -> str:
-    """The verdict of the interval over tasks alone: of these seeds, and of no others."""
-    return judged(value.tasks, threshold)
+    """The verdict of the interval over tasks alone: of these seeds, and of no others; undecided for a few tasks."""
+    return judged(value.tasks, threshold) if value.tasks.n >= FEWEST_TASKS else UNDECIDED
 
 
 _MEANS = {both: "both intervals", over_tasks: "the interval over tasks"}

@@ -210,7 +210,8 @@ def _definition(probe: Json, quality: str, meaning: str) -> str:
     replies = probe.get("replies_per_state")
     return (
         f"d = mean value of {replies or 'the'} replies of {probe['policy']} minus that of {probe['base']} to the same "
-        f"context, value = {quality}{f' ({meaning})' if meaning else ''}; win d > {TIE:g}, loss d < -{TIE:g}; "
+        "context, both drawn with the same random numbers (so ties are more frequent than among independent replies), "
+        f"value = {quality}{f' ({meaning})' if meaning else ''}; win d > {TIE:g}, loss d < -{TIE:g}; "
         f"{EQUAL_WEIGHT}; {INTERVAL}; p_holm: two-sided bootstrap p-values of the mean difference, adjusted within a "
         "table. pairwise_with_half_ties: share of pairs of single replies in which the policy's is better."
     )

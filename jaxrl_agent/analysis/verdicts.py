@@ -159,7 +159,7 @@ def _pair_row(evidence: Evidence, claim: Claim, policy: Policy | None) -> Json:
         _joined(text, claim.detail(pairs)),
         found.verdict(claim.judged, claim.threshold),
         claim.condition,
-        _joined(claim.note, found.note),
+        _joined(claim.note, found.remark),
     )
 
 
@@ -179,7 +179,7 @@ def _pass_row(evidence: Evidence, key: tuple[str, int], policy: Policy | None, a
         if (claim.topic, claim.difference, claim.turns) == place:
             value = of_seed_mean(claim.value, claim.note)
             here = f"{claim.statement}: {value.text(_points(claim.k))}"
-            return _row(topic, paper, name, here, claim.verdict, claim.rule, value.note)
+            return _row(topic, paper, name, here, claim.verdict, claim.rule, value.remark)
     return _absent(topic, paper, name, f"{against} or {percent}% of the budget was not evaluated", rule)
 
 
@@ -214,7 +214,7 @@ def _decline_rows(evidence: Evidence, mixed: Policy | None, fixed: Policy | None
             f"{what}: {value.text(REWARD)}",
             value.verdict(judge_above, 0.0),
             ABOVE,
-            _joined(note, value.note),
+            _joined(note, value.remark),
         )
         if value
         else _absent(DECLINE, DECLINE_PAPER, mixed.name, reason, ABOVE)
@@ -253,7 +253,7 @@ def _process_rows(evidence: Evidence) -> Iterator[Json]:
             yield _absent(PROCESS, PROCESS_PAPER, a.name, reason, rule)
             continue
         here = f"{a.name} minus {b.name} with all turns: {found.text(_points(1))}"
-        yield _row(PROCESS, PROCESS_PAPER, a.name, here, found.verdict(judge_above, 0.0), rule, found.note)
+        yield _row(PROCESS, PROCESS_PAPER, a.name, here, found.verdict(judge_above, 0.0), rule, found.remark)
 
 
 def _pass_gap(comparison: Comparison | None, a: str, b: str) -> Combined | None:

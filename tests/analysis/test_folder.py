@@ -62,6 +62,20 @@ def test_pass_rows_come_from_the_runs_evaluations(seeds):
     assert (seeds[0] / "verdicts.md").read_text().count("\n| ") == len(rows) + 1
 
 
+def test_pass_rows_come_from_the_split_that_was_probed(tmp_path):
+    runs = write_fake_runs(tmp_path / "runs")
+    for name in NAMES:
+        found = fake_probe(0, name=name, runs={"base": str(runs["base"]), "policy": str(runs[name])})
+        write_json(AnalysisDir.at(tmp_path).probe(name), {**found, "split": "validation"})
+    gain = analyse_folder(tmp_path, NAMES)["verdicts"][0]
+    assert gain["here"] == "not measured: no evaluations/validation.json of base"
+    for run in runs.values():
+        stored = run / "evaluations" / "test.json"
+        write_json(stored.with_name("validation.json"), {**read_json(stored), "split": "validation"})
+    gain = analyse_folder(tmp_path, NAMES)["verdicts"][0]
+    assert "grpo succeeds more often than base" in gain["here"]
+
+
 def test_weights_without_runs_are_analysed_without_training_and_evaluations(tmp_path):
     write_probes(tmp_path)
     found = analyse_folder(tmp_path, NAMES)

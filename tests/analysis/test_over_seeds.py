@@ -16,8 +16,22 @@ def measure(per_task, **changes):
     return {**found, "per_task": per_task, **changes}
 
 
+def alternating(*values: float, tasks: int = 6) -> dict[str, float]:
+    return {str(task): values[task % len(values)] for task in range(tasks)}
+
+
+def test_a_few_tasks_decide_nothing_although_all_of_them_agree():
+    """Each of five tasks has the same sign by chance in 1 of 16 cases; of six, in 1 of 32."""
+    for seeds in (1, 2):
+        five, six = (combine([measure(alternating(0.2, 0.3, tasks=tasks))] * seeds) for tasks in (5, 6))
+        assert judge_above(five.intervals["tasks"], 0.0) == "supported"
+        assert (five.verdict(judge_above, 0.0), six.verdict(judge_above, 0.0)) == ("undecided", "supported")
+        assert "fewer than 6 tasks decide nothing" in five.remark
+        assert six.remark == six.note
+
+
 def test_one_seed_keeps_its_interval_over_tasks_and_says_so():
-    found = combine([measure({"0": 0.1, "1": 0.3})])
+    found = combine([measure(alternating(0.1, 0.3))])
     assert found.verdict(judge_above, 0.0) == "supported"
     assert found.verdict(judge_below, 0.0) == "contradicted"
     assert found.verdict(judge_above, 0.2) == "undecided"
@@ -41,8 +55,8 @@ def test_several_seeds_are_averaged_over_the_tasks_that_all_have():
 
 
 def test_the_intervals_over_tasks_and_over_seeds_must_agree():
-    agreed = combine([measure({"0": 0.4, "1": 0.5}), measure({"0": 0.5, "1": 0.4})])
-    apart = combine([measure({"0": 0.1, "1": 0.1}), measure({"0": 0.9, "1": 0.9})])
+    agreed = combine([measure(alternating(0.4, 0.5)), measure(alternating(0.5, 0.4))])
+    apart = combine([measure(alternating(0.1, 0.1)), measure(alternating(0.9, 0.9))])
     assert agreed.verdict(judge_above, 0.0) == "supported"
     assert judge_above(apart.intervals["tasks"], 0.0) == "supported"
     assert apart.verdict(judge_above, 0.0) == "undecided", "two seeds that far apart say little of others"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -45,6 +46,14 @@ def test_a_verdict_needs_the_interval_over_tasks_and_the_one_over_seeds(tasks, s
     assert both(seed_mean(tasks, seeds), judge_above, 0.0) == verdict
     mirrored = seed_mean((-tasks[1], -tasks[0]), (-seeds[1], -seeds[0]))
     assert both(mirrored, judge_below, 0.0) == verdict
+
+
+def test_a_few_tasks_decide_nothing_although_all_of_them_agree():
+    few = SeedMean(0.1, Estimate(0.1, 0.05, 0.2, 5), Estimate(0.1, 0.05, 0.2, 4), 0.0, (0.1,))
+    for agreement in (both, over_tasks):
+        assert agreement(few, judge_above, 0.0) == "undecided"
+        many = dataclasses.replace(few, tasks=Estimate(0.1, 0.05, 0.2, 6))
+        assert agreement(many, judge_above, 0.0) == "supported"
 
 
 # ---- the claims
