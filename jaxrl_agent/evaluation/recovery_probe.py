@@ -26,11 +26,17 @@ class Injected:
 
 
 def inject_errors(arena: Arena, positions: Positions, count: int) -> Injected:
-    """Put an error in place of the next turn of the first `count` positions that allow one."""
+    """Put an error in place of the next turn of the first `count` positions that allow one.
+
+    Errors can lead from different states to the same one, of the same task with as many turns left; the first is kept.
+    """
     errors = arena.inject(positions)
-    kept_S = np.flatnonzero(errors.ok_S)[:count]
+    after = errors.after
+    places = list(zip(after.task_S.tolist(), after.keys, after.turns_left_S.tolist(), strict=True))
+    first = {places[index]: index for index in reversed(np.flatnonzero(errors.ok_S).tolist())}
+    kept_S = np.array(sorted(first.values())[:count], int)
     names = [errors.names[place] for place in kept_S.tolist()]
-    return Injected(positions.take(kept_S), errors.after.take(kept_S), names, kept_S)
+    return Injected(positions.take(kept_S), after.take(kept_S), names, kept_S)
 
 
 def probe_recovery(
