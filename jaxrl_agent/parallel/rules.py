@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 # `batch` is split over data and fsdp alike: fsdp is data parallelism whose parameters are split too.
 LOGICAL_AXES: dict[str, tuple[str, ...]] = {
@@ -53,7 +53,9 @@ def partition_spec(
 
 
 def constrain(x: jax.Array, axes: Axes, *, whole: Sequence[str] = ()) -> jax.Array:
-    """Pin `x` to its logical axes under the mesh set by `jax.set_mesh`; a no-op without a mesh.
+    """Pin `x` to its logical axes under the mesh set by `jax.set_mesh`.
+
+    A no-op without a mesh, and inside a `jax.shard_map` over all of its axes, where `x` is one device's own.
 
     Args:
         x: array.
@@ -61,7 +63,7 @@ def constrain(x: jax.Array, axes: Axes, *, whole: Sequence[str] = ()) -> jax.Arr
         whole: mesh axes over which nothing is split.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
+    if mesh.empty or mesh.size == 1 or all(kind == AxisType.Manual for kind in mesh.axis_types):
         return x
     return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh, whole=whole))
 
