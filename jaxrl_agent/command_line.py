@@ -274,7 +274,9 @@ def _subject(text: str, config_file: ml_collections.ConfigDict | None, mesh: str
     else:
         run = RunDir.open(where.removeprefix("run:")).path
         config = evaluated_config(run_dir=str(run), checkpoint=None, config_file=None, mesh=mesh)
-    return Subject(name or Path(where.partition(":")[2] or where).name, config, None if run is None else str(run))
+    folder = Path(where.removeprefix("run:").removeprefix("hf:")).expanduser()
+    # Only an absolute path has a name whatever it is ("." has none); a link keeps its own.
+    return Subject(name or os.path.basename(os.path.abspath(folder)), config, None if run is None else str(run))
 
 
 def evaluation_path(out: str | None, run_dir: str | None, *, split: str = "test") -> Path:

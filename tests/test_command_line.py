@@ -304,6 +304,14 @@ def test_an_evaluated_config_is_that_of_the_run_with_the_run_as_its_policy(small
     assert config.task.lake == build_config(small_run.config()).task.lake
 
 
+def test_a_policy_is_named_by_its_folder_from_wherever_it_is_given(small_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(small_run.path)
+    (tmp_path / "linked").symlink_to(small_run.path)
+    given = [".", f"{small_run.path}/", f"{tmp_path}/linked", f"mine={small_run.path}"]
+    names = [command_line.subjects([text], None)[0].name for text in given]
+    assert names == [small_run.path.name, small_run.path.name, "linked", "mine"]
+
+
 def test_an_evaluation_lies_in_its_run_unless_it_is_told_otherwise(small_run, tmp_path):
     assert command_line.evaluation_path(None, str(small_run.path)) == small_run.path / "evaluations" / "test.json"
     assert command_line.evaluation_path(str(tmp_path / "x.json"), str(small_run.path)) == tmp_path / "x.json"

@@ -7,6 +7,7 @@ game; see `arena`.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,14 +15,14 @@ import jax
 import numpy as np
 
 from jaxrl_agent.assemble import Policy
-from jaxrl_agent.checkpoint import policy_version
+from jaxrl_agent.checkpoint import Checkpoints, policy_version, split_policy_name
 from jaxrl_agent.config import Config
-from jaxrl_agent.errors import ConfigError, NonFiniteError
+from jaxrl_agent.errors import NonFiniteError
 from jaxrl_agent.evaluation.arena import MONTE_CARLO, Arena, Scores
-from jaxrl_agent.evaluation.recovery_probe import inject_errors, probe_recovery
+from jaxrl_agent.evaluation.recovery_probe import Injected, inject_errors, probe_recovery
 from jaxrl_agent.evaluation.state_probe import choose, probe_states
 from jaxrl_agent.progress import Display
-from jaxrl_agent.run_dir import Json, collect_versions
+from jaxrl_agent.run_dir import Json, RunDir, collect_versions
 from jaxrl_agent.types import Trajectory
 
 READ_TASKS = 12  # tasks of which episodes are kept for reading
@@ -103,13 +104,12 @@ class Study:
         sampled = {**pair, "replies": settings.replies, "rollouts": rollouts}
         ordinary = probe_states(arena, positions, sources=sources, **sampled)
         next(stages)
-        # Some states allow no error, so more are looked at than are wanted.
-        positions, sources = self._positions(base, other, 2 * settings.error_states, least_turns_left=2)
-        injected = inject_errors(arena, positions, settings.error_states)
-        kept_sources = [sources[place] for place in injected.kept_S.tolist()]
-        errors = probe_states(arena, injected.after, sources=kept_sources, **sampled)
+        injected, sources = self._errors(base, other)
+        errors = injected and probe_states(arena, injected.after, sources=sources, **sampled)
         next(stages)
-        recovery, ends = probe_recovery(arena, injected, **pair, continuations=settings.continuations)
+        recovery, ends = None, {}
+        if injected:
+            recovery, ends = probe_recovery(arena, injected, **pair, continuations=settings.continuations)
         next(stages)
         scores = {
             "base": {"base": base.own, "policy": arena.score(other.policy, base.episodes)},
@@ -123,6 +123,10 @@ class Study:
                 "base": policy_version(base.subject.config.init),
                 "policy": policy_version(other.subject.config.init),
             },
+            "weight_files": {
+                "base": weight_files(base.subject.config.init),
+                "policy": weight_files(other.subject.config.init),
+            },
             **self.facts,
             **self._qualities(base.subject.name, rollouts),
             "states": {"ordinary": ordinary, "error": errors},
@@ -134,7 +138,8 @@ class Study:
             "versions": collect_versions(),
         }
         read = [*self._read(base, scores["base"]), *self._read(other, scores["policy"])]
-        for player, end in ((base, ends["base"]), (other, ends["policy"])):
+        for side, end in ends.items():
+            player = base if side == "base" else other
             read += self._read_recoveries(pair, player, end, injected.after.task_S)
         next(stages)
         return Probed(other.subject.name, raw, read)
@@ -150,17 +155,21 @@ class Study:
         """States on the way of both, and whose way it was."""
         visits = [self.arena.visits(player.episodes) for player in (base, other)]
         chosen = choose(visits, count, seed=self.settings.seed, least_turns_left=least_turns_left)
-        if not chosen:
-            raise ConfigError(
-                f"a probe needs states with {least_turns_left} or more turns left",
-                value=self.facts["budget"],
-                remedy="Probe a larger budget.",
-            )
-        source_S = np.array([source for source, _ in chosen])
-        row_S = np.array([visits[source].row_V[index] for source, index in chosen])
-        turn_S = np.array([visits[source].turn_V[index] for source, index in chosen])
+        source_S = np.array([source for source, _ in chosen], int)
+        row_S = np.array([visits[source].row_V[index] for source, index in chosen], int)
+        turn_S = np.array([visits[source].turn_V[index] for source, index in chosen], int)
         positions = self.arena.positions([base.episodes, other.episodes], source_S, row_S, turn_S)
         return positions, [("base", "policy")[source] for source in source_S.tolist()]
+
+    def _errors(self, base: Player, other: Player) -> tuple[Injected | None, list[str]]:
+        """States behind an error, and whose way they were on; None where no state allows one."""
+        if self.facts["budget"] < 2:
+            return None, []
+        # Some states allow no error, so more are looked at than are wanted.
+        positions, sources = self._positions(base, other, 2 * self.settings.error_states, least_turns_left=2)
+        injected = inject_errors(self.arena, positions, self.settings.error_states)
+        kept = injected.kept_S.tolist()
+        return (injected if kept else None), [sources[place] for place in kept]
 
     def _qualities(self, base: str, rollouts: int) -> Json:
         fair = self.arena.primary is not None
@@ -196,6 +205,21 @@ class Study:
             _marked(trajectory, player.subject.name, AFTER_ERROR, scores, row)
             for row, trajectory in enumerate(self.arena.read(few, range(len(rows))))
         ]
+
+
+def weight_files(spec: str) -> str | None:
+    """Digest of the names and sizes of the files that hold a run's newest parameters; None for other policies.
+
+    A run that was deleted and trained again ends with the same number of updates, but its files have other names.
+    """
+    kind, path = split_policy_name(spec)
+    if kind != "run":
+        return None  # its version tells as much
+    run = RunDir.open(path)
+    with Checkpoints(run.checkpoints) as checkpoints:
+        folder = run.checkpoints / str(checkpoints.latest()) / "params"
+    marks = sorted((str(file.relative_to(folder)), file.stat().st_size) for file in folder.rglob("*") if file.is_file())
+    return hashlib.sha256(repr(marks).encode()).hexdigest()[:16]
 
 
 def _episodes(arena: Arena, episodes: Any, scores: dict[str, Scores]) -> Json:

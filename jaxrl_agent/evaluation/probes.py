@@ -14,11 +14,12 @@ from jaxrl_agent.checkpoint import policy_version
 from jaxrl_agent.config import Config, to_dict
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.evaluation.device_arena import DeviceArena
-from jaxrl_agent.evaluation.pair_probe import Probed, ProbeSettings, Study, Subject
+from jaxrl_agent.evaluation.pair_probe import Probed, ProbeSettings, Study, Subject, weight_files
 from jaxrl_agent.models.chat_template import ChatIds
 from jaxrl_agent.models.tokenizer import load_tokenizer
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
+from jaxrl_agent.rollout.device_collect import row_width
 from jaxrl_agent.run_dir import Json, to_jsonable
 from jaxrl_agent.tasks import PROBES
 
@@ -74,10 +75,13 @@ def check_alike(subjects: Sequence[Subject]) -> None:
 
 def is_current(raw: Json, base: Subject, policy: Subject, settings: ProbeSettings) -> bool:
     """Whether a stored probe is the one that `probe` would make again."""
-    return raw.get("settings") == to_jsonable(_settings(base.config, settings)) and raw.get("checkpoints") == {
-        "base": policy_version(base.config.init),
-        "policy": policy_version(policy.config.init),
-    }
+    names = {"base": base.config.init, "policy": policy.config.init}
+    return (
+        raw.get("settings") == to_jsonable(_settings(base.config, settings))
+        and (raw.get("base"), raw.get("policy")) == (base.name, policy.name)
+        and raw.get("checkpoints") == {side: policy_version(name) for side, name in names.items()}
+        and raw.get("weight_files") == {side: weight_files(name) for side, name in names.items()}
+    )
 
 
 def _settings(config: Config, settings: ProbeSettings) -> Json:
@@ -85,7 +89,13 @@ def _settings(config: Config, settings: ProbeSettings) -> Json:
 
 
 def enforced_budget(config: Config, settings: ProbeSettings) -> int:
-    """The budget of a study in turns, rounded up."""
+    """The budget of a study in turns, rounded up.
+
+    Raises:
+        ConfigError: the fraction is no number above 0 and at most 1.
+    """
+    if not 0 < settings.budget_fraction <= 1:
+        raise ConfigError("budget_fraction must lie above 0 and at most at 1", value=settings.budget_fraction)
     return max(1, math.ceil(settings.budget_fraction * config.task.t_max - 1e-9))
 
 
@@ -113,6 +123,21 @@ def check_tokenizers(subjects: Sequence[Subject], policies: Sequence[assemble.Po
             )
 
 
+def check_room(policies: Sequence[assemble.Policy], game: assemble.Game) -> None:
+    """Refuse policies of which one has no room for trajectories that the other can finish.
+
+    Raises:
+        ConfigError: names the tokens that each has room for.
+    """
+    widths = [row_width(policy.model, game.task, game.data) for policy in policies]
+    if len(set(widths)) > 1:
+        raise ConfigError(
+            "policies that are compared must have room for the same trajectories",
+            value=widths,
+            remedy="Lower config.task.t_max or max_tokens until the shortest context holds a whole trajectory.",
+        )
+
+
 def _digest(name: str) -> str:
     """SHA-256 of what every id spells."""
     tokenizer = load_tokenizer(name)
@@ -126,6 +151,7 @@ def _arena(config: Config, policies: Sequence[assemble.Policy], settings: ProbeS
     # Ids beyond the tokenizer's spell nothing, so the largest vocabulary serves all.
     widest = max(policies, key=lambda policy: policy.model.vocab_size)
     game = assemble.build_game(config, settings.split, widest, mesh)
+    check_room(policies, game)
     think_ids = ChatIds.of(game.tokenizer).think_ids if config.task.think != "off" else None
     arena = DeviceArena(
         game,

@@ -9,17 +9,18 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_agent.assemble import Policy
+from jaxrl_agent.assemble import Policy, build_game
 from jaxrl_agent.command_line import evaluated_config
 from jaxrl_agent.config import build_config, to_dict
 from jaxrl_agent.convert import run_to_hf
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.evaluation.pair_probe import ProbeSettings, Subject
-from jaxrl_agent.evaluation.probes import check_alike, check_tokenizers, enforced_budget
+from jaxrl_agent.evaluation.probes import check_alike, check_room, check_tokenizers, enforced_budget
+from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import read_json
 from jaxrl_agent.sweeps.compare import compare, stored_verdicts, summary
-from jaxrl_agent.testing.small import small_config, small_preset
+from jaxrl_agent.testing.small import EVEN_MODEL, small_config, small_preset
 
 FEW = ("--samples=2", "--states=24", "--error_states=8", "--replies=4", "--continuations=2", "--rollouts=2")
 
@@ -157,6 +158,39 @@ def test_policies_that_speak_other_tokens_are_refused():
     with pytest.raises(TokenizerError, match="same tokenizer"):
         check_tokenizers(subjects, policies)
     check_tokenizers(subjects, [policies[0], policies[0]])
+
+
+def test_policies_with_room_for_other_trajectories_are_refused():
+    config = small_config()
+    policy = Policy(EVEN_MODEL, None, "lake_words")
+    game = build_game(config, "test", policy, make_mesh(""))
+    short = dataclasses.replace(policy, model=dataclasses.replace(EVEN_MODEL, max_position_embeddings=20))
+    check_room([policy, policy], game)
+    with pytest.raises(ConfigError, match="room for the same trajectories"):
+        check_room([policy, short], game)
+
+
+def test_one_turn_leaves_no_room_for_an_error(launch, small_run, tmp_path):
+    result = launch(
+        "analyze",
+        f"--base=first={small_run.path}",
+        f"--policy=again={small_run.path}",
+        f"--out={tmp_path}",
+        "--budget_fraction=0.01",
+        *FEW,
+    )
+    assert result.code == 0, result.err
+    found = read_json(tmp_path / "analysis.json")
+    assert (found["budget"], found["recovery"], found["step_quality"]["error_states"]) == (1, None, None)
+    assert found["step_quality"]["ordinary"]["tie"] == 1
+    recovery = next(row for row in found["verdicts"] if row["topic"] == "recovery after an error")
+    assert recovery["here"] == "not measured: no error states were probed"
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.5, float("nan")])
+def test_a_budget_that_is_no_share_is_refused(fraction):
+    with pytest.raises(ConfigError, match="budget_fraction"):
+        enforced_budget(small_config(), ProbeSettings(budget_fraction=fraction))
 
 
 def test_a_budget_is_a_share_of_the_largest_rounded_up():
