@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_agent.analysis.seeds import student_interval
 from jaxrl_agent.run_dir import Json
 from jaxrl_agent.statistics import mean_and_sd
 
@@ -24,8 +23,8 @@ def summarise(rows: Sequence[Json], points: Sequence[Mapping[str, float]], seeds
 
     Returns:
         `updates`, `final_updates` (how many the final success is a mean of: the last tenth), and `settings`: for each
-        one its `values`, `curves` (by metric: mean, low and high of the 95% t interval over seeds, null where a member
-        was not finite), `final_success` (mean, sd over seeds, per_seed) and `skipped_steps` of all seeds together.
+        one its `values`, `curves` (by metric: mean and sd over seeds, NaN where a member was not finite, and sd of one
+        seed), `final_success` (mean, sd over seeds, per_seed) and `skipped_steps` of all seeds together.
     """
     last = max(1, len(rows) // 10)
     settings = []
@@ -74,6 +73,5 @@ def _metric(rows: Sequence[Json], name: str, members: slice) -> np.ndarray:
 
 def _curve(values_SU: np.ndarray) -> dict[str, Any]:
     finite_U = np.isfinite(values_SU).all(axis=0)
-    interval = student_interval(mean_and_sd(np.where(finite_U, values_SU, 0.0)))
-    ends = {"mean": interval.estimate, "low": interval.low, "high": interval.high}
-    return {name: np.where(finite_U, end, np.nan) for name, end in ends.items()}
+    spread = mean_and_sd(np.where(finite_U, values_SU, 0.0))
+    return {"mean": np.where(finite_U, spread.mean, np.nan), "sd": np.where(finite_U, spread.sd, np.nan)}
