@@ -4,13 +4,14 @@ One compiled program values the lakes backwards and then plays all policies forw
 sampled. It says the same as the functions of `frozenlake_exact`, one lake at a time, to 1e-12. Near-ties decide which
 of two moves an optimum takes, and with it how it fares within a smaller budget, so single precision would not do.
 
-`POLICIES`, all of which know the map and the slip, and break ties (1e-9) by the first move:
+`POLICIES`, all of which know the map and the slip, and break ties (1e-9) by the first move, but for `quick`:
 
     random    the four moves, equally likely
     epsilon   `full` with probability 1 - epsilon, else random
     softmax   move a with odds exp(Q_h(s, a) / temperature), h = t_max less the turns played
     myopic    always the first move of the best plan for the next `myopic_turns` turns, whatever is left
     full      the optimum for t_max turns, whatever the budget: what training at the full budget rewards
+    quick     the quickest such optimum: ties go to the move worth more under w, as any taste for speed would have it
     hidden    the optimum for a budget drawn by the given weights w(t) = P(B >= t) and not told
     told      the optimum for each budget, told in advance: the best possible, V_B(start)
 """
@@ -28,10 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_agent.envs.frozenlake import N_MOVES, LakeRules
-from jaxrl_agent.envs.frozenlake_maps import validate
+from jaxrl_agent.envs.frozenlake_maps import check_letters
 from jaxrl_agent.errors import ArgumentError, MapError
 
-POLICIES = ("random", "epsilon", "softmax", "myopic", "full", "hidden", "told")
+POLICIES = ("random", "epsilon", "softmax", "myopic", "full", "quick", "hidden", "told")
 _WAYS = ((1, -1), (0, 1), (1, 1), (0, -1))  # axis and sign of left, down, right, up
 _TIE = 1e-9  # two values closer than this are the same value
 _CHUNK = 64  # lakes played at once: what a core's cache holds
@@ -92,7 +93,7 @@ def play_all(
     within the same budget, the lost turn included, and the error is the same for every policy and budget.
 
     Args:
-        descs: N playable maps of one size.
+        descs: N square maps of one size, with one start and one goal; some may be unsolvable.
         success_rate: probability of the meant direction, in [0, 1].
         budgets: B turn counts within 1..t_max.
         t_max: the full budget.
@@ -101,7 +102,7 @@ def play_all(
         styles: free parameters.
 
     Raises:
-        MapError: a map that cannot be played, or maps of different sizes.
+        MapError: no such maps.
         ArgumentError: anything else out of range.
     """
     _check(success_rate, budgets, t_max, weights, policies)
@@ -149,33 +150,41 @@ def _play(lakes: _Lakes, success_rate, weights_T, epsilon, temperature, *, polic
     def backup(value_RCn, paid):
         return mix(_look(jnp.where(lakes.goal_RCn > 0, paid, value_RCn))) * lakes.alive_RCn
 
-    def one_more_turn(value_RCn, paid):
-        return backup(value_RCn, paid).max(axis=0), value_RCn
+    def quickest(plain_4RCn, quick_4RCn):
+        return jnp.where(plain_4RCn >= plain_4RCn.max(axis=0) - _TIE, quick_4RCn, -jnp.inf)
+
+    def turn_before(later, paid):
+        plain_4RCn, hidden_4RCn, quick_4RCn = (
+            backup(x_RCn, p) for x_RCn, p in zip(later, (1.0, paid, paid), strict=True)
+        )
+        values = (plain_4RCn, hidden_4RCn, quickest(plain_4RCn, quick_4RCn))
+        return tuple(value_4RCn.max(axis=0) for value_4RCn in values), later
 
     zeros_RCn = jnp.zeros_like(lakes.goal_RCn)
-    # entry h: value with h turns left; entry t: value of what comes after turn t + 1
-    last_RCn, plain_TRCn = jax.lax.scan(one_more_turn, zeros_RCn, jnp.ones(horizon))
-    _, later_TRCn = jax.lax.scan(one_more_turn, zeros_RCn, weights_T, reverse=True)
-    best_Tn = jnp.einsum("trcn,rcn->tn", jnp.concatenate([plain_TRCn[1:], last_RCn[None]]), lakes.start_RCn)
-    myopic_4RCn = _first_best(backup(plain_TRCn[myopic_turns - 1], 1.0))
-    error_RCn = _after_error(lakes, backup(later_TRCn[0], weights_T[0]), mix)
+    (last_RCn, _, _), later = jax.lax.scan(turn_before, (zeros_RCn,) * 3, weights_T, reverse=True)
+    plain_TRCn, hidden_TRCn, _ = later  # entry t: value of what comes after turn t + 1, so t_max - 1 - t turns are left
+    best_Tn = jnp.einsum("trcn,rcn->tn", jnp.concatenate([plain_TRCn[-2::-1], last_RCn[None]]), lakes.start_RCn)
+    myopic_4RCn = _first_best(backup(plain_TRCn[horizon - myopic_turns], 1.0))
+    error_RCn = _after_error(lakes, backup(hidden_TRCn[0], weights_T[0]), mix)
 
-    def probabilities(name: str, plain_4RCn: jax.Array, hidden_4RCn: jax.Array) -> jax.Array:
+    def probabilities(name: str, plain_4RCn: jax.Array, hidden_4RCn: jax.Array, quick_4RCn: jax.Array) -> jax.Array:
         if name == "random":
             return jnp.full_like(plain_4RCn, 1.0 / N_MOVES)
         if name == "myopic":
             return myopic_4RCn
         if name == "softmax":
             return jax.nn.softmax(plain_4RCn / temperature, axis=0)
+        if name == "quick":
+            return _first_best(quickest(plain_4RCn, quick_4RCn))
         greedy_4RCn = _first_best(hidden_4RCn if name == "hidden" else plain_4RCn)
         return (1.0 - epsilon) * greedy_4RCn + epsilon / N_MOVES if name == "epsilon" else greedy_4RCn
 
     played = [name for name in policies if name != "told"] or ["random"]  # `told` is valued, not played
 
     def turn(mass_P2RCn, inputs):
-        plain_RCn, later_RCn, paid, is_first = inputs
-        plain_4RCn, hidden_4RCn = backup(plain_RCn, 1.0), backup(later_RCn, paid)
-        taken_P4RCn = jnp.stack([mix(probabilities(name, plain_4RCn, hidden_4RCn)) for name in played])
+        (plain_RCn, hidden_RCn, quick_RCn), paid, is_first = inputs
+        worth = backup(plain_RCn, 1.0), backup(hidden_RCn, paid), backup(quick_RCn, paid)
+        taken_P4RCn = jnp.stack([mix(probabilities(name, *worth)) for name in played])
         moved_P2RCn = jax.vmap(jax.vmap(_arrive))(taken_P4RCn[:, None] * mass_P2RCn[:, :, None])
         arrived_P2RCn = moved_P2RCn * lakes.alive_RCn
         # The error takes the first turn's place.
@@ -183,10 +192,10 @@ def _play(lakes: _Lakes, success_rate, weights_T, epsilon, temperature, *, polic
         return arrived_P2RCn, (moved_P2RCn * lakes.goal_RCn).sum(axis=(2, 3))
 
     start_P2RCn = jnp.stack([jnp.stack([lakes.start_RCn, zeros_RCn])] * len(played))
-    inputs = (plain_TRCn[::-1], later_TRCn, weights_T, jnp.arange(horizon) == 0)
+    inputs = (later, weights_T, jnp.arange(horizon) == 0)
     _, paid_TP2n = jax.lax.scan(turn, start_P2RCn, inputs)
     within = dict(zip(played, jnp.cumsum(paid_TP2n, axis=0).swapaxes(0, 1), strict=True))
-    told_Tn = jnp.einsum("trcn,rcn->tn", plain_TRCn, jnp.nan_to_num(error_RCn))
+    told_Tn = jnp.einsum("trcn,rcn->tn", plain_TRCn[::-1], jnp.nan_to_num(error_RCn))
     within["told"] = jnp.stack([best_Tn, told_Tn], axis=1)
     every_TP2n = jnp.stack([within[name] for name in policies], axis=1)
     no_error_n = jnp.isnan(error_RCn).any(axis=(0, 1))
@@ -251,9 +260,13 @@ def _stack(descs: Sequence[Sequence[str]]) -> _Lakes:
     if not descs:
         raise MapError("at least one map is needed")
     for desc in descs:
-        validate(desc)
-    if len({len(desc) for desc in descs}) > 1:
-        raise MapError("maps played together must be of one size", value=sorted({len(desc) for desc in descs}))
+        check_letters(desc)
+        text = "".join(desc)
+        if len(desc) != len(desc[0]) or text.count("S") != 1 or text.count("G") != 1:
+            raise MapError("a map must be square with exactly one S and one G", value=list(desc))
+    sides = {len(desc) for desc in descs}
+    if len(sides) > 1:
+        raise MapError("maps played together must be of one size", value=sorted(sides))
     side, n = len(descs[0]), len(descs)
     width = min(_CHUNK, n)
     letters = np.array([list("".join(desc)) for desc in descs])
