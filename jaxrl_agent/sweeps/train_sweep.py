@@ -220,6 +220,7 @@ def _begin_reinforcement(run: _Sweep, bases: Any) -> TrainState:
 
 
 def _reinforce(run: _Sweep, states: TrainState) -> None:
+    """Train all members, and note each update; its seconds are its share of the call, its compiles the whole call's."""
     plan, files, total = run.plan, run.files.state, run.plan.config.train.updates
     members, references = plan.members(), _references(run)
     done, every = int(states.update[0]), plan.config.train.checkpoint_every
@@ -230,14 +231,14 @@ def _reinforce(run: _Sweep, states: TrainState) -> None:
         compiled, began = compiled_programs(), time.perf_counter()
         states, metrics = run.population.advance(states, members, run.data, references, count=count)
         metrics = {name: value for name, value in jax.device_get(metrics).items() if value.ndim == 2}
-        seconds = (time.perf_counter() - began) / count
+        cost = {"seconds": (time.perf_counter() - began) / count, "compiles": compiled_programs() - compiled}
         for place in range(count):
             values = {name: value[:, place] for name, value in metrics.items()}
-            compiles = compiled_programs() - compiled if place == 0 else 0
-            row = {"update": done + place + 1, "members": values, "seconds": seconds, "compiles": compiles}
-            files.append_metrics(row)
+            files.append_metrics({"update": done + place + 1, "members": values, **cost})
         done += count
-        run.display.update(done, {"success": float(metrics["success"][:, -1].mean()), "seconds an update": seconds})
+        run.display.update(
+            done, {"success": float(metrics["success"][:, -1].mean()), "seconds an update": cost["seconds"]}
+        )
         number = run.signals.noted(done)
         if number or done % every == 0 or done == total:
             run.save(REINFORCE, states, done)
