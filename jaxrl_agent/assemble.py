@@ -7,28 +7,33 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxrl_agent.algorithms import ALGORITHMS, estimator_options, make_estimator
 from jaxrl_agent.checkpoint import load_policy, split_policy_name
 from jaxrl_agent.config import Config, OptimizerConfig, unknown_name
 from jaxrl_agent.errors import ConfigError, TokenizerError
+from jaxrl_agent.learner.critic import CriticSettings
 from jaxrl_agent.learner.fused_step import StepSettings
-from jaxrl_agent.learner.optimizer import make_optimizer
+from jaxrl_agent.learner.optimizer import make_optimizer, with_critic
 from jaxrl_agent.learner.update import UpdateSettings
 from jaxrl_agent.learner.warm_start import WarmStartSettings
+from jaxrl_agent.methods import check_method, needs_exact_values
 from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
 from jaxrl_agent.models.sizes import get_preset
 from jaxrl_agent.models.tokenizer import load_tokenizer
+from jaxrl_agent.models.value_head import ValueHead
 from jaxrl_agent.parallel.distributed import replicate
 from jaxrl_agent.parallel.mesh import parse_mesh
 from jaxrl_agent.parallel.rules import tree_shardings
-from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, BudgetSchedule, make_schedule
+from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, N_LEVELS, BudgetSchedule, make_schedule
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.tasks import TASKS
 from jaxrl_agent.tasks.frozenlake_demos import Demonstrator
 
 # Equal settings give the same object, so that the runs of one process share their compiled programs.
 _make_schedule, _make_estimator = functools.cache(make_schedule), functools.cache(make_estimator)
+_with_critic = functools.cache(with_critic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +77,11 @@ def check_names(config: Config) -> None:
         with_runtime(get_preset(config.model.preset), config)
     parse_mesh(config.mesh)
     schedule = build_schedule(config)
-    jax.eval_shape(lambda key: schedule(config.task.t_max, 1, key, 0), jax.random.key(0))
+    jax.eval_shape(lambda key: schedule(config.task.t_max, 1, key, 0, jnp.ones(N_LEVELS)), jax.random.key(0))
+    check_method(config)
     build_optimizer(config.optimizer, config.train.updates * config.train.mini_batches)
     if not config.init and config.warm_start.updates:
         build_optimizer(config.warm_start.optimizer, config.warm_start.updates)
-    if config.budget.schedule == "budget_mix_marginal" and config.task.budget_visibility != "hidden":
-        raise ConfigError(
-            "budget_mix_marginal needs config.task.budget_visibility=hidden",
-            value=config.task.budget_visibility,
-            remedy="An agent that is told its budget can act on it, which the marginal reward cannot see.",
-        )
 
 
 def check_think(config: Config) -> None:
@@ -134,7 +134,8 @@ def build_game(config: Config, split: str, policy: Policy, mesh: jax.sharding.Me
             value=tokenizer.vocab_size,
             remedy="Set config.task.tokenizer to the tokenizer of the model.",
         )
-    task, data, instances = TASKS[config.task.name](config.task, tokenizer, split, vocab_size=vocab_size)
+    exact = split == "train" and needs_exact_values(config)
+    task, data, instances = TASKS[config.task.name](config.task, tokenizer, split, vocab_size=vocab_size, exact=exact)
     return Game(task, replicate(data, mesh), instances, tokenizer)
 
 
@@ -194,6 +195,8 @@ def build_schedule(config: Config) -> BudgetSchedule:
         ConfigError: a curriculum without caps within 1..t_max, or caps for another schedule.
     """
     budget, options = config.budget, {}
+    if budget.schedule == "headroom":
+        options = {"uniform_share": budget.uniform_share}
     if budget.schedule == "curriculum":
         options = {"caps": budget.caps, "every": budget.stage_updates}
     elif budget.caps:
@@ -207,20 +210,24 @@ def build_schedule(config: Config) -> BudgetSchedule:
 
 def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
     """Static settings of the reinforcement-learning step."""
-    optimizer, _ = build_optimizer(config.optimizer, config.train.updates * config.train.mini_batches)
-    wanted = estimator_options(config.algorithm.name)
-    options = {name: getattr(config.algorithm, name) for name in wanted}
-    rollout = config.rollout
+    algorithm, rollout = ALGORITHMS[config.algorithm.name], config.rollout
+    own = getattr(config.algorithm, algorithm.section, None)
+    options = {
+        name: getattr(own if hasattr(own, name) else config.algorithm, name)
+        for name in estimator_options(config.algorithm.name)
+    }
     return StepSettings(
         task=game.task,
         sampling=SamplingSettings(rollout.temperature, rollout.top_k, rollout.top_p),
         update=UpdateSettings(
             model=policy.model,
             algorithm=config.algorithm,
-            optimizer=optimizer,
+            optimizer=_policy_optimizer(config),
             temperature=rollout.temperature,
             mini_batches=config.train.mini_batches,
             micro_batch_tokens=config.train.micro_batch_tokens,
+            sequence_ratio=algorithm.sequence_ratio,
+            critic=build_critic(config),
         ),
         schedule=build_schedule(config),
         estimator=_make_estimator(config.algorithm.name, **options),
@@ -228,6 +235,36 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
         prompts=rollout.prompts_per_update,
         group_size=rollout.group_size,
         marginal_reward=config.budget.schedule == "budget_mix_marginal",
+        candidates=rollout.candidates,
+        balance=config.budget.balance,
+    )
+
+
+def build_critic(config: Config) -> CriticSettings | None:
+    """Static settings of the critic; None for algorithms without one."""
+    if not ALGORITHMS[config.algorithm.name].critic:
+        return None
+    ppo = config.algorithm.ppo
+    return CriticSettings(
+        head=ValueHead(width=ppo.width, turns=config.task.t_max if ppo.turns_visible else 0),
+        separate=ppo.trunk == "separate",
+        coefficient=ppo.value_coefficient,
+        clip=ppo.value_clip,
+        warmup=ppo.warmup_updates,
+    )
+
+
+def _policy_optimizer(config: Config):
+    """The optimizer of reinforcement learning, with a part for the critic where there is one."""
+    ppo, updates = config.algorithm.ppo, config.train.updates
+    if not ALGORITHMS[config.algorithm.name].critic:
+        return build_optimizer(config.optimizer, updates * config.train.mini_batches)[0]
+    # The policy's schedule begins when the policy does.
+    steps = (updates - ppo.warmup_updates) * config.train.mini_batches
+    return _with_critic(
+        build_optimizer(config.optimizer, steps)[0],
+        learning_rate=ppo.learning_rate,
+        clip_norm=config.optimizer.clip_norm,
     )
 
 

@@ -231,13 +231,8 @@ def with_shardings(shapes: Any, shardings: Any) -> Any:
 
 
 def _without_params(state: TrainState) -> dict[str, Any]:
-    return {
-        "opt_state": state.opt_state,
-        "skips": state.skips,
-        "update": state.update,
-        "cursor": state.cursor,
-        "key": state.key,
-    }
+    rest = {field.name: getattr(state, field.name) for field in dataclasses.fields(state) if field.name != "params"}
+    return {name: value for name, value in rest.items() if value is not None}
 
 
 def _first_line(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from jaxrl_agent.checkpoint import (
 from jaxrl_agent.config import Config, build_config, to_dict
 from jaxrl_agent.errors import CheckpointError
 from jaxrl_agent.interrupts import Interrupted, Interrupts
+from jaxrl_agent.learner.critic import init_critic
 from jaxrl_agent.learner.fused_step import Experience, StepSettings, learn, roll_out
 from jaxrl_agent.learner.optimizer import check_skips
 from jaxrl_agent.learner.rollout_metrics import summarise
@@ -204,7 +205,7 @@ def _warm_start(run: _Run, saved: Json | None) -> TrainState:
     if saved is not None:
         state = _restore(run, WARM_START)
     else:
-        state = _first_state(run, run.policy.params, settings.optimizer, jax.random.fold_in(run.key, 0))
+        state = _first_state(run, run.policy.params, WARM_START, jax.random.fold_in(run.key, 0))
     warm, total = run.config.warm_start, _warm_updates(run.config)
     done = int(state.update)
     run.folder.cut_metrics(done, file="warm_start.jsonl")
@@ -227,7 +228,7 @@ def _warm_start(run: _Run, saved: Json | None) -> TrainState:
 
 def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
     """Make and save the state before the first update of reinforcement learning."""
-    state = _first_state(run, params, run.step.update.optimizer, jax.random.fold_in(run.key, 1))
+    state = _first_state(run, params, REINFORCE, jax.random.fold_in(run.key, 1))
     if run.config.algorithm.kl_coefficient > 0:
         with Checkpoints(run.folder.reference, keep=1) as reference:
             if reference.latest() is None:  # else the run was killed just here, and the parameters are the same
@@ -303,17 +304,27 @@ def _reference(run: _Run) -> Any:
 
 def _restore(run: _Run, phase: str) -> TrainState:
     """Read the newest checkpoint into the shardings of this run's mesh."""
-    optimizer = run.warm.optimizer if phase == WARM_START else run.step.update.optimizer
     params = abstract_params(run.policy.model, run.mesh)
-    shapes = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), params, key=run.key)
+    shapes = jax.eval_shape(functools.partial(_make_state, run, phase), params, run.key)
     return run.checkpoints.restore(with_shardings(shapes, state_shardings(run.policy.model, shapes, run.mesh)))
 
 
-def _first_state(run: _Run, params: Any, optimizer: Any, key: jax.Array) -> TrainState:
+def _first_state(run: _Run, params: Any, phase: str, key: jax.Array) -> TrainState:
     """Make a fresh state, every array straight in its sharding; `params` are used up, so memory holds them once."""
-    make = functools.partial(new_state, optimizer=optimizer)
-    shardings = state_shardings(run.policy.model, jax.eval_shape(make, params, key=key), run.mesh)
-    return jax.jit(make, out_shardings=shardings, donate_argnums=0)(params, key=key)
+    make = functools.partial(_make_state, run, phase)
+    shardings = state_shardings(run.policy.model, jax.eval_shape(make, params, key), run.mesh)
+    return jax.jit(make, out_shardings=shardings, donate_argnums=0)(params, key)
+
+
+def _make_state(run: _Run, phase: str, params: Any, key: jax.Array) -> TrainState:
+    """State before the first update of a phase; a critic begins with reinforcement learning."""
+    if phase == WARM_START:
+        return new_state(params, run.warm.optimizer, key)
+    update, critic = run.step.update, None
+    if update.critic is not None:
+        # A number that no update reaches, so that the critic shares its key with none of them.
+        critic = init_critic(update.critic, update.model, params, jax.random.fold_in(key, 2**31))
+    return new_state(params, update.optimizer, key, critic=critic)
 
 
 @functools.cache

@@ -22,7 +22,7 @@ FLOORS = (
     {"types", "errors", "config", "run_dir"},
     {"statistics", "parallel", "progress", "interrupts", "tensorboard"},
     {"models", "envs", "sandbox", "algorithms", "data"},
-    {"tasks"},
+    {"tasks", "methods"},
     {"rollout"},
     {"learner"},
     {"checkpoint"},

@@ -45,7 +45,7 @@ def test_the_defaults_and_the_small_settings_pass():
     ("changes", "message"),
     [
         ({"task__name": "frozenlak"}, r"config\.task\.name.*Did you mean 'frozenlake'"),
-        ({"algorithm__name": "gpro"}, r"config\.algorithm\.name.*Did you mean 'grpo'"),
+        ({"algorithm__name": "grp"}, r"config\.algorithm\.name.*Did you mean 'grpo'"),
         ({"algorithm__name": "zzz"}, r"config\.algorithm\.name.*Known: .*grpo.*rloo"),
         ({"budget__schedule": "budgetmix"}, r"config\.budget\.schedule.*Did you mean 'budget_mix'"),
         ({"model__preset": "lake-tini"}, r"Did you mean 'lake-tiny'"),

@@ -79,7 +79,7 @@ def test_an_unknown_key_is_refused_with_its_section_and_the_nearest_key(key, nea
 
 
 def test_a_key_that_is_near_to_none_lists_all_of_them():
-    with pytest.raises(ConfigError, match=r"Known: caps, schedule, stage_updates\."):
+    with pytest.raises(ConfigError, match=r"Known: balance, caps, schedule, stage_updates, uniform_share\."):
         build_config(changed("budget.zzz", 1))
 
 

@@ -320,6 +320,11 @@ def soft_overlong_penalty(lengths: jax.Array, *, max_length: int, buffer: int) -
     return jnp.clip((max_length - buffer - jnp.asarray(lengths, jnp.float32)) / buffer, -1.0, 0.0)
 
 
+def played_turns(n_turns_B: jax.Array, turns: int) -> jax.Array:
+    """Mark the turns that took place; bool [B, turns]."""
+    return jnp.arange(turns)[None, :] < n_turns_B[:, None]
+
+
 def trajectory_advantages_to_tokens(advantages_B: jax.Array, loss_mask_BL: jax.Array) -> jax.Array:
     """Give each loss token its trajectory's advantage; 0 elsewhere. [B], [B, L] -> float32 [B, L]."""
     return jnp.where(jnp.asarray(loss_mask_BL, bool), advantages_B[:, None], 0.0)

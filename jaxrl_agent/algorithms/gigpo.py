@@ -6,8 +6,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl_agent.algorithms.common import played_turns, turn_advantages_to_tokens
 from jaxrl_agent.algorithms.groups import EQUAL_SPREAD, Keys, dense_ids, first_rows, group_moments
 from jaxrl_agent.errors import ArgumentError
+from jaxrl_agent.types import Rollout
 
 MODES = ("mean_norm", "mean_std_norm")
 EPISODE_BASELINES = ("trajectories", "steps")
@@ -79,6 +81,43 @@ def advantages(
     episode_N = _relative(episode_return_N, group_N, counted_N, divide=divide)
     step_N = _relative(step_return_N, anchor_N, mask_N, divide=divide)
     return jnp.where(mask_N, episode_N + omega * step_N, 0.0)
+
+
+def estimate_gigpo(
+    rollout: Rollout,
+    *,
+    counted_B: jax.Array | None = None,
+    gamma: float = 0.95,
+    omega: float = 1.0,
+    mode: str = "mean_norm",
+    episode_baseline: str = "trajectories",
+    invalid_penalty: float = 0.1,
+) -> jax.Array:
+    """Estimate token advantages of a rollout by `advantages`; see `ALGORITHMS`. A penalty of 0 is the paper's own."""
+    turns = rollout.turns
+    rows, count = turns.reward_BT.shape
+    played_BT = played_turns(rollout.n_turns_B, count)
+    if counted_B is not None:
+        played_BT &= counted_B[:, None]
+
+    def each_turn(values_B: jax.Array) -> jax.Array:
+        return jnp.repeat(values_B, count)
+
+    per_turn_N = advantages(
+        turns.reward_BT.ravel(),
+        each_turn(jnp.arange(rows)),
+        each_turn(rollout.group_B),
+        turns.key_BTK.reshape(rows * count, -1),
+        gamma=gamma,
+        omega=omega,
+        mode=mode,
+        episode_baseline=episode_baseline,
+        mask=played_BT.ravel(),
+        invalid=turns.action_BT.ravel() < 0,
+        invalid_penalty=invalid_penalty,
+    )
+    per_turn_BT = per_turn_N.reshape(rows, count)
+    return turn_advantages_to_tokens(per_turn_BT, rollout.batch.turn_BL, rollout.batch.loss_mask_BL)
 
 
 def step_returns(turn_rewards: jax.Array, trajectory_ids: Keys, *, gamma: float) -> jax.Array:

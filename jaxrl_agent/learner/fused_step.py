@@ -1,81 +1,27 @@
 """The training step as pure functions of (state, key): draw groups and budgets, roll out, update.
 
-`train_step` is the whole; the trainer calls its two halves as two jitted programs, so that each can be timed.
+`train_step` is the whole; the trainer calls its two halves, `roll_out` and `learn`, as two jitted programs, so that
+each can be timed.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from jaxrl_agent.algorithms import Estimator, common
-from jaxrl_agent.learner.packing import TrainingRows, pack_rows, score_rows, trained_rows
+from jaxrl_agent.algorithms import common
+from jaxrl_agent.learner.critic import critic_values
+from jaxrl_agent.learner.experience import Experience, StepSettings, paid_rollout, roll_out, update_keys
+from jaxrl_agent.learner.packing import TrainingRows, gather_tokens, pack_rows, scatter_tokens, score_rows
 from jaxrl_agent.learner.train_state import TrainState
 from jaxrl_agent.learner.update import UpdateSettings, split_rows, update_policy
-from jaxrl_agent.rollout.budget import N_LEVELS, BudgetSchedule, hidden_weight
-from jaxrl_agent.rollout.device_collect import DeviceTask, SamplingSettings, collect
+from jaxrl_agent.models.qwen3 import hidden_states
+from jaxrl_agent.rollout.budget import N_LEVELS, track_headroom
 from jaxrl_agent.types import Rollout
 
-
-@dataclasses.dataclass(frozen=True)
-class StepSettings:
-    """What is fixed for a whole run (static under jit)."""
-
-    task: DeviceTask
-    sampling: SamplingSettings
-    update: UpdateSettings
-    schedule: BudgetSchedule
-    estimator: Estimator
-    n_instances: int  # training instances
-    prompts: int  # groups in one update
-    group_size: int  # trajectories of a group
-    marginal_reward: bool  # pay w(t) = P(B >= t) for a success at turn t instead of 1
-
-
-@struct.dataclass
-class Experience:
-    """One rollout and the budget levels that its groups drew."""
-
-    rollout: Rollout
-    fraction_P: jax.Array  # int32, 0..9, index of the budget level of each group
-
-
-def draw_instances(key: jax.Array, cursor: jax.Array, *, n_instances: int, count: int) -> jax.Array:
-    """Take the next `count` instances of an endless series of shuffled passes.
-
-    Pass e is the permutation drawn from fold_in(key, e); the result depends on (key, cursor) alone, so that a
-    resumed run goes on where it stopped. `count` may not exceed `n_instances`.
-    """
-    place_P = cursor + jnp.arange(count)
-    first = cursor // n_instances
-    passes = jnp.stack([jax.random.permutation(jax.random.fold_in(key, first + i), n_instances) for i in range(2)])
-    return passes[place_P // n_instances - first, place_P % n_instances].astype(jnp.int32)
-
-
-def roll_out(settings: StepSettings, state: TrainState, data: Any) -> Experience:
-    """Sample the trajectories of the next update; pure in (state, data)."""
-    key_budget, key_rollout, _ = _update_keys(state)
-    # The order of instances and the first states must not depend on budgets: they have a key of their own.
-    key_order = jax.random.fold_in(state.key, 0)
-    instances_P = draw_instances(key_order, state.cursor, n_instances=settings.n_instances, count=settings.prompts)
-    budgets_P, fraction_P = settings.schedule(settings.task.t_max, settings.prompts, key_budget, state.update)
-    rows = settings.prompts * settings.group_size
-    rollout = collect(
-        settings.update.model,
-        settings.task,
-        settings.sampling,
-        state.params,
-        data,
-        instances_P=instances_P,
-        budgets_P=budgets_P,
-        row_ids_B=jnp.arange(rows, dtype=jnp.uint32),
-        key=key_rollout,
-    )
-    return Experience(rollout=rollout, fraction_P=fraction_P)
+__all__ = ["Experience", "StepSettings", "gradient_shares", "learn", "prepare_rows", "roll_out", "train_step"]
 
 
 def learn(
@@ -89,10 +35,17 @@ def learn(
         experience: from `roll_out`.
         ref_params: the reference policy, needed if the KL coefficient is above 0.
     """
-    rows = prepare_rows(settings, experience.rollout, state.params, ref_params)
-    state, metrics = update_policy(settings.update, state, rows, _update_keys(state)[2])
-    metrics["gradient_share_by_budget"] = gradient_shares(settings, rows, experience.fraction_P)
-    return state.replace(update=state.update + 1, cursor=state.cursor + settings.prompts), metrics
+    rollout, fraction_P = experience.rollout, experience.fraction_P
+    rows = prepare_rows(settings, rollout, state, ref_params)
+    if settings.balance:
+        rows = balance_budgets(settings, rows, fraction_P)
+    state, metrics = update_policy(settings.update, state, rows, update_keys(state)[2])
+    metrics["gradient_share_by_budget"] = gradient_shares(settings, rows, fraction_P)
+    success_P = rollout.success_B.reshape(len(fraction_P), -1).mean(axis=1)
+    headroom_F = track_headroom(state.headroom_F, fraction_P, experience.optimum_P - success_P)
+    metrics["headroom_by_budget"] = headroom_F
+    cursor = state.cursor + experience.drawn
+    return state.replace(update=state.update + 1, cursor=cursor, headroom_F=headroom_F), metrics
 
 
 def train_step(
@@ -104,40 +57,74 @@ def train_step(
     return state, experience, metrics
 
 
-def prepare_rows(settings: StepSettings, rollout: Rollout, params: Any, ref_params: Any = None) -> TrainingRows:
+def prepare_rows(settings: StepSettings, rollout: Rollout, state: TrainState, ref_params: Any = None) -> TrainingRows:
     """Gather to the sampled tokens what the loss needs.
 
     The trainer's own log-probabilities at the start of the update are computed where importance weights correct the
-    sampler by them, the reference policy's where a KL term asks for them.
+    sampler by them, the reference policy's where a KL term asks for them, and the critic's values where there is one.
     """
     update = settings.update
     rollout, counted_B = paid_rollout(settings, rollout)
-    advantages_BL = settings.estimator(rollout, counted_B=counted_B)
-    rows = pack_rows(rollout, advantages_BL, counted_B, width=settings.task.t_max * settings.task.max_tokens)
+    width = settings.task.t_max * settings.task.max_tokens
+    if update.critic is None:
+        rows = pack_rows(rollout, settings.estimator(rollout, counted_B=counted_B), counted_B, width=width)
+    else:
+        rows = _criticised_rows(settings, rollout, counted_B, state, width)
     if update.algorithm.importance_cap > 0:
-        rows = rows.replace(old_logprobs_BW=_score_in_pieces(update, params, rows))
+        rows = rows.replace(old_logprobs_BW=_score_in_pieces(update, state.params, rows))
     if update.algorithm.kl_coefficient > 0:
         rows = rows.replace(ref_logprobs_BW=_score_in_pieces(update, ref_params, rows))
     return rows
 
 
-def _score_in_pieces(update: UpdateSettings, params: Any, rows: TrainingRows) -> jax.Array:
-    """Log-probabilities of all rows in micro-batches: all at once would hold the activations of a whole rollout."""
+def _criticised_rows(
+    settings: StepSettings, rollout: Rollout, counted_B: jax.Array, state: TrainState, width: int
+) -> TrainingRows:
+    """Rows with advantages from the critic's values, and with what it is to learn."""
+    update = settings.update
+    rows = pack_rows(rollout, jnp.zeros(rollout.batch.tokens_BL.shape), counted_B, width=width)
 
+    def value(part: TrainingRows) -> jax.Array:
+        hidden_BLD = hidden_states(update.model, state.params, part.tokens_BL, part.lengths_B)
+        return critic_values(update.critic, update.model, state.critic, part, hidden_BLD)
+
+    values_BW = _in_pieces(update, value, rows)
+    values_BL = scatter_tokens(rows, rollout, values_BW)
+    found = settings.estimator(rollout, counted_B=counted_B, values_BL=values_BL)
+    sampled_BW = rows.mask_BW
+    return rows.replace(
+        advantages_BW=jnp.where(sampled_BW, gather_tokens(rows, found.advantages_BL), 0.0),
+        old_values_BW=values_BW,
+        returns_BW=gather_tokens(rows, found.returns_BL),
+        value_mask_BW=sampled_BW & gather_tokens(rows, found.value_mask_BL),
+    )
+
+
+def _score_in_pieces(update: UpdateSettings, params: Any, rows: TrainingRows) -> jax.Array:
     def score(part: TrainingRows) -> jax.Array:
         return score_rows(update.model, params, part, temperature=update.temperature)[0]
 
-    parts = jax.lax.map(score, split_rows(rows, rows.tokens_BL.shape[1], update))
+    return _in_pieces(update, score, rows)
+
+
+def _in_pieces(update: UpdateSettings, function: Any, rows: TrainingRows) -> jax.Array:
+    """`function` of all rows in micro-batches, [B, W]: all at once would hold the activations of a whole rollout."""
+    parts = jax.lax.map(function, split_rows(rows, rows.tokens_BL.shape[1], update))
     return jax.lax.stop_gradient(parts.reshape(rows.mask_BW.shape))
 
 
-def paid_rollout(settings: StepSettings, rollout: Rollout) -> tuple[Rollout, jax.Array]:
-    """The rollout with the returns that training pays, and which of its rows count (bool [B])."""
-    counted_B = trained_rows(rollout, train_on_cut_replies=settings.update.algorithm.train_on_cut_replies)
-    if settings.marginal_reward:
-        weight_T = hidden_weight(settings.task.t_max)
-        rollout = rollout.replace(return_B=rollout.success_B * weight_T[rollout.n_turns_B - 1])
-    return rollout, counted_B
+def balance_budgets(settings: StepSettings, rows: TrainingRows, fraction_P: jax.Array) -> TrainingRows:
+    """Scale advantages so that every budget level with a gradient weighs the same in the loss.
+
+    A level's factor is the mean over such levels of `gradient_shares`, divided by its own share, at most
+    `settings.balance`. Tight budgets have few groups whose returns differ, and short rows; left alone they drown.
+    """
+    share_F = gradient_shares(settings, rows, fraction_P)
+    active_F = share_F > 0
+    mean = 1.0 / jnp.maximum(active_F.sum(), 1)
+    factor_F = jnp.where(active_F, jnp.minimum(mean / jnp.where(active_F, share_F, 1.0), settings.balance), 1.0)
+    factor_B = jnp.repeat(factor_F[fraction_P], settings.group_size, total_repeat_length=rows.mask_BW.shape[0])
+    return rows.replace(advantages_BW=rows.advantages_BW * factor_B[:, None])
 
 
 def gradient_shares(settings: StepSettings, rows: TrainingRows, fraction_P: jax.Array) -> jax.Array:
@@ -149,8 +136,3 @@ def gradient_shares(settings: StepSettings, rows: TrainingRows, fraction_P: jax.
     mass_P = mass_B.reshape(len(fraction_P), -1).sum(axis=1)
     mass_F = jnp.zeros(N_LEVELS).at[fraction_P].add(mass_P)
     return mass_F / jnp.maximum(mass_F.sum(), jnp.finfo(jnp.float32).tiny)
-
-
-def _update_keys(state: TrainState) -> jax.Array:
-    """Keys of one update: budgets, rollout, shuffle. Number 0 of the stream belongs to the order of instances."""
-    return jax.random.split(jax.random.fold_in(state.key, state.update + 1), 3)

@@ -77,6 +77,30 @@ def make_optimizer(
     return optax.chain(clip, adamw), rate
 
 
+def with_critic(
+    policy: optax.GradientTransformation, *, learning_rate: float, clip_norm: float | None = 1.0
+) -> optax.GradientTransformation:
+    """Train {"policy", "critic"}, each by itself: the policy as given, the critic by Adam at a constant rate.
+
+    Each part is clipped by its own norm, so that a critic which is far off does not slow the policy down.
+    """
+    clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
+    critic = optax.chain(clip, optax.adam(learning_rate))
+    return optax.partition({"policy": policy, "critic": critic}, {"policy": "policy", "critic": "critic"})
+
+
+def hold_policy(held: jax.Array, old: tuple[Tree, Tree], new: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+    """Undo what a step of `with_critic` did to the policy, if `held` (bool scalar): (trained, opt_state) each."""
+
+    def keep(new_part, old_part):
+        return jax.tree.map(lambda new_leaf, old_leaf: jnp.where(held, old_leaf, new_leaf), new_part, old_part)
+
+    (old_trained, old_state), (trained, state) = old, new
+    inner = {**state.inner_states, "policy": keep(state.inner_states["policy"], old_state.inner_states["policy"])}
+    trained = {**trained, "policy": keep(trained["policy"], old_trained["policy"])}
+    return trained, state._replace(inner_states=inner)
+
+
 def make_schedule(
     *,
     learning_rate: float,

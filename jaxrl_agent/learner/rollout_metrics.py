@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_agent.algorithms.grpo import informative_rows
-from jaxrl_agent.learner.fused_step import Experience, StepSettings, paid_rollout
+from jaxrl_agent.learner.experience import Experience, StepSettings, paid_rollout
 from jaxrl_agent.rollout.budget import N_LEVELS
 from jaxrl_agent.types import StopReason
 

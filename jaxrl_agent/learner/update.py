@@ -13,10 +13,11 @@ from flax import struct
 
 from jaxrl_agent.algorithms import common
 from jaxrl_agent.config import AlgorithmConfig
-from jaxrl_agent.learner.optimizer import apply_if_finite
-from jaxrl_agent.learner.packing import TrainingRows, score_rows
+from jaxrl_agent.learner.critic import CriticSettings, critic_values, value_loss, value_weights
+from jaxrl_agent.learner.optimizer import apply_if_finite, hold_policy
+from jaxrl_agent.learner.packing import TrainingRows, score_hidden
 from jaxrl_agent.learner.train_state import TrainState
-from jaxrl_agent.models.qwen3 import Qwen3Config
+from jaxrl_agent.models.qwen3 import Qwen3Config, hidden_states
 from jaxrl_agent.parallel.rules import constrain
 
 
@@ -30,6 +31,8 @@ class UpdateSettings:
     temperature: float  # of the sampler: both sides speak of the same distribution
     mini_batches: int  # optimizer steps in one update
     micro_batch_tokens: int  # token positions of one gradient piece on one device
+    sequence_ratio: bool = False  # one ratio for each row (GSPO)
+    critic: CriticSettings | None = None
 
 
 @struct.dataclass
@@ -45,6 +48,7 @@ class _Sums:
     tokens: jax.Array
     max_mismatch: jax.Array  # a maximum, not a sum
     mismatch: jax.Array
+    value_loss: jax.Array
 
     def plus(self, other: _Sums) -> _Sums:
         total = jax.tree.map(jnp.add, self, other)
@@ -69,7 +73,7 @@ def update_policy(
         The state (update counter untouched) and float32 scalars: loss, grad_norm, clip_fraction, entropy, kl (k3
         against the policy that sampled), reference_kl, reference_kl_clamped (share of tokens),
         sampler_trainer_max_diff and _mean_diff (first mini-batch, where both are the same policy), loss_tokens,
-        skipped_steps.
+        skipped_steps; with a critic also value_loss and explained_variance (of its values before the update).
     """
     batch = rows.lengths_B.shape[0]
     size = batch // settings.mini_batches
@@ -79,16 +83,19 @@ def update_policy(
         return leaf[order_B].reshape(settings.mini_batches, size, *leaf.shape[1:])
 
     def one_step(carry, mini: TrainingRows):
-        params, opt_state, skips = carry
-        grads, sums = _gradients(settings, params, mini)
-        skipped_before = skips.total
-        params, opt_state, skips, grad_norm = apply_if_finite(
-            settings.optimizer, params, opt_state, grads, sums.loss, skips
+        trained, opt_state, skips = carry
+        grads, sums = _gradients(settings, trained, mini)
+        *stepped, new_skips, grad_norm = apply_if_finite(
+            settings.optimizer, trained, opt_state, grads, sums.loss, skips
         )
-        return (params, opt_state, skips), (sums, grad_norm, skips.total - skipped_before)
+        if settings.critic is not None:
+            stepped = hold_policy(state.update < settings.critic.warmup, (trained, opt_state), tuple(stepped))
+        return (*stepped, new_skips), (sums, grad_norm, new_skips.total - skips.total)
 
-    carry = (state.params, state.opt_state, state.skips)
-    (params, opt_state, skips), (sums_M, norm_M, skipped_M) = jax.lax.scan(one_step, carry, jax.tree.map(to_mini, rows))
+    carry = (state.trained, state.opt_state, state.skips)
+    (trained, opt_state, skips), (sums_M, norm_M, skipped_M) = jax.lax.scan(
+        one_step, carry, jax.tree.map(to_mini, rows)
+    )
     tokens = jnp.maximum(sums_M.tokens.sum(), 1)
     first_tokens = jnp.maximum(sums_M.tokens[0], 1)
     metrics = {
@@ -104,7 +111,23 @@ def update_policy(
         "loss_tokens": sums_M.tokens.sum(),
         "skipped_steps": skipped_M.sum(),
     }
-    return state.replace(params=params, opt_state=opt_state, skips=skips), metrics
+    if settings.critic is None:
+        return state.replace(params=trained, opt_state=opt_state, skips=skips), metrics
+    metrics |= {"value_loss": sums_M.value_loss.mean(), "explained_variance": _explained_variance(rows)}
+    parts = {"params": trained["policy"], "critic": trained["critic"]}
+    return state.replace(**parts, opt_state=opt_state, skips=skips), metrics
+
+
+def _explained_variance(rows: TrainingRows) -> jax.Array:
+    """1 - Var(returns - values) / Var(returns) of the critic at the start of the update; 0 where returns are equal."""
+
+    def variance(values_BW):
+        mean = common.masked_mean(values_BW, rows.value_mask_BW)
+        return common.masked_mean((values_BW - mean) ** 2, rows.value_mask_BW)
+
+    spread = variance(rows.returns_BW)
+    rest = variance(rows.returns_BW - rows.old_values_BW)
+    return jnp.where(spread > 0, 1 - rest / jnp.where(spread > 0, spread, 1.0), 0.0)
 
 
 def micro_batch_rows(rows: int, width: int, tokens: int, shards: int) -> int:
@@ -140,7 +163,7 @@ def split_rows(tree: Any, width: int, settings: UpdateSettings) -> Any:
     return jax.tree.map(split, tree)
 
 
-def _gradients(settings: UpdateSettings, params: Any, mini: TrainingRows) -> tuple[Any, _Sums]:
+def _gradients(settings: UpdateSettings, trained: Any, mini: TrainingRows) -> tuple[Any, _Sums]:
     """Sum gradients over micro-batches, so that activations of one of them live at a time."""
     algorithm = settings.algorithm
     weights_BW = common.aggregation_weights(
@@ -151,20 +174,23 @@ def _gradients(settings: UpdateSettings, params: Any, mini: TrainingRows) -> tup
 
     def add(carry, piece):
         grads, sums = carry
-        (_, new_sums), new_grads = gradient(params, *piece)
+        (_, new_sums), new_grads = gradient(trained, *piece)
         return (jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)), None
 
     zero = jnp.float32(0)
-    start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params), _Sums(*[zero] * 9))
-    (grads, sums), _ = jax.lax.scan(add, start, split_rows((mini, weights_BW), mini.tokens_BL.shape[1], settings))
+    start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), trained), _Sums(*[zero] * 10))
+    pieces = split_rows((mini, weights_BW, value_weights(mini)), mini.tokens_BL.shape[1], settings)
+    (grads, sums), _ = jax.lax.scan(add, start, pieces)
     return grads, sums
 
 
-def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weights_BW: jax.Array):
+def _micro_loss(settings: UpdateSettings, trained: Any, rows: TrainingRows, weights_BW, value_weights_BW):
     """Weighted loss of one micro-batch; summed over micro-batches it is the mini-batch's loss."""
-    algorithm = settings.algorithm
+    algorithm, critic = settings.algorithm, settings.critic
     mask_BW = rows.mask_BW
-    logprobs_BW, entropy_BW = score_rows(settings.model, params, rows, temperature=settings.temperature)
+    params = trained if critic is None else trained["policy"]
+    hidden_BLD = hidden_states(settings.model, params, rows.tokens_BL, rows.lengths_B)
+    logprobs_BW, entropy_BW = score_hidden(settings.model, params, rows, hidden_BLD, temperature=settings.temperature)
     importance_BW = None
     if algorithm.importance_cap > 0:
         raw_BW = common.importance_weights(rows.old_logprobs_BW, rows.sampler_logprobs_BW, mask_BW)
@@ -177,6 +203,7 @@ def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weigh
         clip_low=algorithm.clip_low,
         clip_high=algorithm.clip_high,
         dual_clip=algorithm.dual_clip or None,
+        sequence_ratio=settings.sequence_ratio,
         importance_weights_BL=importance_BW,
     )
     total_BW = losses.loss_BL - algorithm.entropy_coefficient * jnp.where(mask_BW, entropy_BW, 0.0)
@@ -185,6 +212,11 @@ def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weigh
         reference_k3_BW, clamped_BW = common.kl_losses(logprobs_BW, rows.ref_logprobs_BW, mask_BW)
         total_BW += algorithm.kl_coefficient * reference_k3_BW
     loss = jnp.sum(total_BW * weights_BW)
+    critic_loss = jnp.float32(0)
+    if critic is not None:
+        values_BW = critic_values(critic, settings.model, trained["critic"], rows, hidden_BLD)
+        critic_loss = value_loss(critic, values_BW, rows, value_weights_BW)
+        loss += critic.coefficient * critic_loss
 
     def total(values_BW):
         return jnp.sum(jnp.where(mask_BW, jax.lax.stop_gradient(values_BW), 0.0).astype(jnp.float32))
@@ -200,4 +232,5 @@ def _micro_loss(settings: UpdateSettings, params: Any, rows: TrainingRows, weigh
         tokens=total(jnp.ones_like(total_BW)),
         max_mismatch=jax.lax.stop_gradient(difference_BW.max()),
         mismatch=total(difference_BW),
+        value_loss=jax.lax.stop_gradient(critic_loss),
     )

@@ -3,10 +3,11 @@
 A budget belongs to a group, never to a single trajectory: the group mean is the baseline for the expected return
 given the instance *and* the budget, so mixing budgets inside a group would give equal behaviour opposite advantages.
 
-A schedule is a function `(t_max, n_groups, key, update) -> (budgets, fractions)` with
+A schedule is a function `(t_max, n_groups, key, update, headroom_F) -> (budgets, fractions)` with
     budgets    int32 [n_groups], turns that a trajectory of the group may use;
     fractions  int32 [n_groups], 0..9: budget level k = fractions + 1, the row of the per-fraction metrics.
-`t_max` and `n_groups` are Python integers, `key` and `update` may be traced.
+`t_max` and `n_groups` are Python integers, the others may be traced. `headroom_F` is what is left to gain at each
+level, which most schedules do not look at.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import jax.numpy as jnp
 from jaxrl_agent.errors import ArgumentError, ConfigError
 
 N_LEVELS = 10
-BudgetSchedule = Callable[[int, int, jax.Array, jax.Array | int], tuple[jax.Array, jax.Array]]
+BudgetSchedule = Callable[..., tuple[jax.Array, jax.Array]]
+_MEMORY = 0.9  # share of the old estimate that an update of the headroom keeps
 
 
 def budget_levels(t_max: int) -> jax.Array:
@@ -108,23 +110,30 @@ def budget_mix(t_max: int, n_groups: int, key: jax.Array) -> jax.Array:
     return budget_levels(t_max)[stratified_fractions(n_groups, key)]
 
 
-def _budget_mix(t_max: int, n_groups: int, key: jax.Array, update: jax.Array | int):
+def _budget_mix(t_max: int, n_groups: int, key: jax.Array, update: jax.Array | int, headroom_F=None):
     """Schedule `budget_mix`: see `budget_mix`; the same at every update."""
-    del update
+    del update, headroom_F
     fractions = stratified_fractions(n_groups, key)
     return budget_levels(t_max)[fractions], fractions
 
 
-def fixed(t_max: int, n_groups: int, key: jax.Array | None = None, update: jax.Array | int = 0):
-    """Give every group the whole budget `t_max`; key and update are not used."""
-    del key, update
+def fixed(t_max: int, n_groups: int, key: jax.Array | None = None, update: jax.Array | int = 0, headroom_F=None):
+    """Give every group the whole budget `t_max`; key, update and headroom are not used."""
+    del key, update, headroom_F
     _check_positive("n_groups", n_groups)
     fractions = jnp.full((n_groups,), N_LEVELS - 1, jnp.int32)
     return budget_levels(t_max)[fractions], fractions
 
 
 def curriculum(
-    t_max: int, n_groups: int, key: jax.Array | None, update: jax.Array | int, *, caps: Sequence[int], every: int
+    t_max: int,
+    n_groups: int,
+    key: jax.Array | None,
+    update: jax.Array | int,
+    headroom_F: jax.Array | None = None,
+    *,
+    caps: Sequence[int],
+    every: int,
 ) -> tuple[jax.Array, jax.Array]:
     """Give every group the cap of the current stage; stage = min(update // every, last).
 
@@ -135,6 +144,7 @@ def curriculum(
         n_groups: number of groups in the batch.
         key: not used; the schedule is deterministic.
         update: index of the update, from 0.
+        headroom_F: not used.
         caps: turns allowed in each stage, each 1..t_max.
         every: updates that a stage lasts.
 
@@ -144,7 +154,7 @@ def curriculum(
     Raises:
         ConfigError: `caps` is empty or holds a cap outside 1..t_max, or `every` is below 1.
     """
-    del key
+    del key, headroom_F
     if not caps or not all(1 <= cap <= t_max for cap in caps) or every < 1:
         raise ConfigError(
             f"a curriculum needs caps within 1..{t_max} and a stage of one update or more",
@@ -157,12 +167,66 @@ def curriculum(
     return jnp.full((n_groups,), cap), jnp.full((n_groups,), fraction)
 
 
+def headroom(
+    t_max: int, n_groups: int, key: jax.Array, update: jax.Array | int, headroom_F: jax.Array, *, uniform_share: float
+) -> tuple[jax.Array, jax.Array]:
+    """Draw budgets in proportion to what is left to gain there; BudgetMix where that is the same everywhere.
+
+    p_f = u / 10 + (1 - u) h_f / sum(h), systematic draws: each level comes floor or ceil of n_groups * p_f times, and
+    equally often where the headroom is flat. Motivation: a level that is solved, or that nobody can solve, teaches
+    nothing; the regret of the others says where practice pays.
+
+    Args:
+        t_max: largest budget in turns.
+        n_groups: number of groups in the batch.
+        key: random key, consumed.
+        update: not used.
+        headroom_F: float32 [10], 0 or more, see `track_headroom`.
+        uniform_share: u, in (0, 1].
+
+    Returns:
+        budgets and fractions, int32 [n_groups] each.
+    """
+    del update
+    _check_positive("n_groups", n_groups)
+    key_offset, key_levels, key_order = jax.random.split(key, 3)
+    open_F = jnp.maximum(jnp.asarray(headroom_F, jnp.float32), 0.0)
+    total = open_F.sum()
+    share_F = jnp.where(total > 0, open_F / jnp.where(total > 0, total, 1.0), 1.0 / N_LEVELS)
+    odds_F = uniform_share / N_LEVELS + (1 - uniform_share) * share_F
+    # The levels stand in random order on the line that is cut into equal steps: neighbours do not share their luck.
+    level_F = jax.random.permutation(key_levels, N_LEVELS).astype(jnp.int32)
+    edges_F = jnp.cumsum(odds_F[level_F])
+    marks = (jnp.arange(n_groups) + jax.random.uniform(key_offset)) / n_groups * edges_F[-1]
+    place = jnp.minimum(jnp.searchsorted(edges_F, marks, side="right"), N_LEVELS - 1)
+    fractions = jax.random.permutation(key_order, level_F[place])
+    return budget_levels(t_max)[fractions], fractions
+
+
+def track_headroom(headroom_F: jax.Array, fraction_P: jax.Array, gap_P: jax.Array) -> jax.Array:
+    """Move the estimate of what is left to gain at each budget level towards the latest groups.
+
+    Args:
+        headroom_F: float32 [10], the estimate so far.
+        fraction_P: int32, level of each group.
+        gap_P: float32, best possible success within the group's budget minus its success.
+
+    Returns:
+        float32 [10]; levels without a group keep their estimate.
+    """
+    sums_F = jnp.zeros(N_LEVELS).at[fraction_P].add(gap_P)
+    counts_F = jnp.zeros(N_LEVELS).at[fraction_P].add(1.0)
+    latest_F = jnp.maximum(sums_F / jnp.maximum(counts_F, 1.0), 0.0)
+    return jnp.where(counts_F > 0, _MEMORY * headroom_F + (1 - _MEMORY) * latest_F, headroom_F)
+
+
 # `budget_mix_marginal` runs every trajectory to t_max and pays `hidden_weight` instead of 1 for a success.
 BUDGET_SCHEDULES: dict[str, Callable] = {
     "fixed": fixed,
     "budget_mix": _budget_mix,
     "budget_mix_marginal": fixed,
     "curriculum": curriculum,
+    "headroom": headroom,
 }
 
 
@@ -174,7 +238,7 @@ def make_schedule(name: str, **options) -> BudgetSchedule:
         **options: keyword-only arguments of that schedule (`caps`, `every` of `curriculum`).
 
     Returns:
-        A function `(t_max, n_groups, key, update) -> (budgets, fractions)`.
+        A function `(t_max, n_groups, key, update, headroom_F) -> (budgets, fractions)`.
 
     Raises:
         ConfigError: unknown name, or options that differ from what the schedule takes.

@@ -136,6 +136,10 @@ def random_rows(
         sampler_logprobs_BW=blank_BW,
         old_logprobs_BW=blank_BW,
         ref_logprobs_BW=blank_BW,
+        turns_left_BW=np.ones(mask_BW.shape, np.int32),
+        old_values_BW=blank_BW,
+        returns_BW=blank_BW,
+        value_mask_BW=np.zeros(mask_BW.shape, bool),
     )
     logprobs_BW = np.asarray(score_rows(model, params, made, temperature=1.0)[0])
 

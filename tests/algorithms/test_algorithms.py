@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_agent.algorithms import ALGORITHMS, estimator_options, make_estimator
+from jaxrl_agent.algorithms import estimator_options, make_estimator
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.types import Rollout, TokenBatch, TurnRecord
 
@@ -43,7 +43,7 @@ def test_an_estimator_gives_each_loss_token_its_trajectorys_advantage(variant, n
     assert advantages_BL.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
 def test_rows_that_do_not_count_silence_their_group(name):
     advantages_BL = make_estimator(name)(rollout(), counted_B=jnp.array([True, False, True, True]))
     assert not np.asarray(advantages_BL).any()

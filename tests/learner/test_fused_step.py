@@ -12,11 +12,11 @@ import pytest
 
 from jaxrl_agent.algorithms import make_estimator
 from jaxrl_agent.checkpoint import load_policy
+from jaxrl_agent.learner.experience import draw_instances, paid_rollout
 from jaxrl_agent.learner.fused_step import (
-    draw_instances,
+    balance_budgets,
     gradient_shares,
     learn,
-    paid_rollout,
     prepare_rows,
     roll_out,
     train_step,
@@ -191,7 +191,7 @@ def test_marginal_reward_pays_a_success_the_chance_that_the_budget_reached_it(le
     np.testing.assert_allclose(weight_T, [1.0, 0.8, 0.5, 0.3], rtol=1e-6)
     paid, _ = paid_rollout(settings, rollout)
     np.testing.assert_allclose(paid.return_B, [1.0, 0.3, 0, 0], rtol=1e-6)
-    rows = prepare_rows(settings, rollout, lesson.params)
+    rows = prepare_rows(settings, rollout, None)
     np.testing.assert_allclose(rows.advantages_BW[:, 0], np.array([1.0, 0.3, 0, 0]) - 0.325, rtol=1e-5)
 
 
@@ -203,10 +203,10 @@ def test_the_schedule_of_marginal_reward_lets_every_group_play_to_the_end():
 def test_rows_cut_by_a_limit_move_neither_the_loss_nor_the_mean_of_their_group(lesson):
     stops = [StopReason.SUCCESS, StopReason.TOKEN_LIMIT, StopReason.BUDGET, StopReason.CONTEXT_LIMIT]
     rollout = finished_rollout(success=[True, False, False, False], turns=[1, 2, 4, 3], stop=stops, groups=1)
-    rows = prepare_rows(plain_settings(lesson), rollout, lesson.params)
+    rows = prepare_rows(plain_settings(lesson), rollout, None)
     assert rows.mask_BW.sum(axis=1).tolist() == [2, 0, 8, 0]
     np.testing.assert_allclose(rows.advantages_BW[:, 0], [0.5, 0, -0.5, 0])
-    rows = prepare_rows(plain_settings(lesson, algorithm={"train_on_cut_replies": True}), rollout, lesson.params)
+    rows = prepare_rows(plain_settings(lesson, algorithm={"train_on_cut_replies": True}), rollout, None)
     assert rows.mask_BW.sum(axis=1).tolist() == [2, 4, 8, 6]
     np.testing.assert_allclose(rows.advantages_BW[:, 0], [0.75, -0.25, -0.25, -0.25])
 
@@ -226,11 +226,53 @@ def test_gradient_shares_follow_tokens_and_advantages(lesson):
     settings = plain_settings(lesson)
     # Group 0: advantages +-1/2 over 2 + 8 tokens. Group 1: no spread. Group 2: +-1/2 over 4 + 6 tokens.
     rollout = finished_rollout(success=[True, False, True, True, True, False], turns=[1, 4, 1, 1, 2, 3], groups=3)
-    rows = prepare_rows(settings, rollout, lesson.params)
+    rows = prepare_rows(settings, rollout, None)
     share_F = gradient_shares(settings, rows, jnp.array([1, 4, 9]))
     np.testing.assert_allclose(share_F, [0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0.5], atol=1e-6)
     none_F = gradient_shares(settings, rows.replace(advantages_BW=jnp.zeros_like(rows.advantages_BW)), jnp.arange(3))
     assert none_F.tolist() == [0.0] * 10
+
+
+def test_balanced_budgets_weigh_alike_up_to_a_bound(lesson):
+    rollout = finished_rollout(success=[True, False, True, True, True, False], turns=[1, 1, 1, 1, 4, 4], groups=3)
+    levels = jnp.array([1, 4, 9])
+
+    def shares(balance):
+        settings = dataclasses.replace(plain_settings(lesson, balance=balance), group_size=2)
+        rows = prepare_rows(settings, rollout, None)
+        return np.asarray(gradient_shares(settings, balance_budgets(settings, rows, levels), levels))[[1, 4, 9]]
+
+    np.testing.assert_allclose(shares(100.0), [0.5, 0, 0.5], atol=1e-6)
+    # Before, the groups weigh 2 and 8: the small one is raised by 1.25 at most, the large one falls to its share.
+    np.testing.assert_allclose(shares(1.25), [2.5 / 7.5, 0, 5 / 7.5], atol=1e-6)
+
+
+def test_a_reply_near_its_limit_lowers_the_return_of_its_trajectory(lesson):
+    settings = plain_settings(lesson, algorithm={"overlong_buffer": 2})
+    rollout = finished_rollout(success=[True, False], turns=[2, 4], groups=1)
+    paid, _ = paid_rollout(settings, rollout)  # replies have two tokens, all of which are buffer
+    np.testing.assert_allclose(paid.return_B, [-1.0, -1.0])
+    np.testing.assert_allclose(paid.turns.reward_BT.sum(axis=1), paid.return_B)
+    np.testing.assert_allclose(paid.turns.reward_BT[1], [0, 0, 0, -1])
+    untouched, _ = paid_rollout(plain_settings(lesson), rollout)
+    np.testing.assert_array_equal(untouched.return_B, rollout.return_B)
+
+
+def test_of_several_candidates_the_first_with_a_spread_is_trained_on(lesson, on_one_device):
+    settings = dataclasses.replace(lesson.settings, candidates=2)
+    pair = jax.jit(lambda state, data: (roll_out(settings, state, data), roll_out(lesson.settings, state, data)))
+    kept, plain = jax.device_get(on_one_device(pair, lesson.state(), lesson.game.data))
+    count, size = settings.prompts, settings.group_size
+    np.testing.assert_array_equal(kept.fraction_P, plain.fraction_P)
+    assert int(kept.drawn) == 2 * count
+    order = draw_instances(jax.random.fold_in(lesson.state().key, 0), 0, n_instances=settings.n_instances, count=8)
+    offered = np.asarray(order).reshape(count, 2)
+    chosen = kept.rollout.instance_B.reshape(count, size)[:, 0]
+    assert all(one in pair for one, pair in zip(chosen, offered, strict=True))
+    np.testing.assert_array_equal(kept.rollout.group_B, np.repeat(np.arange(count), size))
+    spread = np.ptp(kept.rollout.return_B.reshape(count, size), axis=1) > 0
+    # A slot that took its second candidate did so for a spread.
+    assert spread[chosen == offered[:, 1]].all()
 
 
 # ---- devices

@@ -53,7 +53,7 @@ def experience(stops=(S, F, B, B), success=(True, False, False, False)) -> Exper
         return_B=success_B.astype(jnp.float32),
         success_B=success_B,
     )
-    return Experience(rollout=rollout, fraction_P=jnp.array([2, 9]))
+    return Experience(rollout, fraction_P=jnp.array([2, 9]), optimum_P=jnp.ones(2), drawn=jnp.int32(2))
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "jitted"])

@@ -114,6 +114,40 @@ def test_an_impossible_curriculum_is_refused(options):
         budget.make_schedule("curriculum", **options)(16, 3, None, 0)
 
 
+# ---- by headroom
+
+
+def drawn_by_headroom(headroom, n_groups, key, *, uniform_share=0.5):
+    schedule = budget.make_schedule("headroom", uniform_share=uniform_share)
+    return schedule(16, n_groups, jax.random.key(key), 0, jnp.asarray(headroom, jnp.float32))
+
+
+@pytest.mark.parametrize("headroom", [np.ones(10), np.full(10, 1e-3), np.zeros(10), -np.ones(10)])
+def test_a_flat_headroom_is_budget_mix(headroom):
+    for key in range(5):
+        budgets, fractions = drawn_by_headroom(headroom, 30, key)
+        np.testing.assert_array_equal(np.bincount(fractions, minlength=10), 3)
+        np.testing.assert_array_equal(budgets, np.array(LEVELS[16])[fractions])
+    counts = sum(np.bincount(drawn_by_headroom(headroom, 16, key)[1], minlength=10) for key in range(400))
+    assert (np.abs(counts - 640) < 60).all()  # a remainder is spread over all levels alike
+
+
+def test_budgets_with_more_left_to_gain_are_drawn_more_often():
+    headroom = np.array([0.6, 0.3, 0.1, 0, 0, 0, 0, 0, 0, 0])
+    expected = 1000 * (0.2 / 10 + 0.8 * headroom)
+    fractions = drawn_by_headroom(headroom, 1000, 1, uniform_share=0.2)[1]
+    np.testing.assert_allclose(np.bincount(fractions, minlength=10), expected, atol=1)
+
+
+def test_the_headroom_follows_the_latest_groups_of_each_level():
+    before = jnp.linspace(1.0, 0.1, 10)
+    after = budget.track_headroom(before, jnp.array([2, 2, 9]), jnp.array([0.5, 0.1, -0.4]))
+    expected = np.array(before)
+    expected[2] = 0.9 * expected[2] + 0.1 * 0.3
+    expected[9] = 0.9 * expected[9]
+    np.testing.assert_allclose(after, expected, rtol=1e-6)
+
+
 def test_an_unknown_schedule_lists_the_known_ones():
     with pytest.raises(ConfigError, match="fixed, budget_mix, budget_mix_marginal, curriculum"):
         budget.make_schedule("uniform")

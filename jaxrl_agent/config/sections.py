@@ -1,32 +1,15 @@
-"""Frozen, typed settings of an experiment, each with its unit; unknown keys and wrong types are errors.
-
-`configs/*.py` fill a locked ConfigDict made by `default_config()`, flags override it, and `build_config` turns it
-into one `Config`, validated. Names of tasks, algorithms, presets and schedules are checked where they are assembled.
-"""
+"""The sections of a configuration: frozen dataclasses, each setting with its help text, unit, choices and bounds."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
-import operator
-import typing
 from typing import Any
-
-import ml_collections
-
-from jaxrl_agent.errors import ConfigError
 
 VISIBILITIES = ("hidden", "total", "remaining")
 THINK_POLICIES = ("off", "keep", "strip_by_rows")  # see models.chat_template.Dialogue
+TRUNKS = ("shared", "separate")
+GIGPO_MODES = ("mean_norm", "mean_std_norm")
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm")
-
-_BOUNDS = {
-    "low": (operator.ge, "at least"),
-    "above": (operator.gt, "above"),
-    "high": (operator.le, "at most"),
-    "below": (operator.lt, "below"),
-}
 
 
 def setting(default: Any, text: str, *, unit: str = "", choices: tuple = (), **bounds: float) -> Any:
@@ -89,6 +72,9 @@ class RolloutConfig:
     temperature: float = setting(1.0, "sampling temperature", low=0.0)
     top_k: int = setting(0, "keep the k likeliest tokens (the loss does not see it); 0 keeps all", unit="tokens", low=0)
     top_p: float = setting(1.0, "keep the smallest set with this probability (as top_k)", above=0.0, high=1.0)
+    candidates: int = setting(
+        1, "sampled for each that is trained on, the first with a spread (dynamic sampling)", unit="groups", low=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +84,50 @@ class BudgetConfig:
     schedule: str = setting("fixed", "name in rollout.budget.BUDGET_SCHEDULES")
     caps: tuple[int, ...] = setting((), "budgets of the stages, for schedule curriculum alone", unit="turns", low=1)
     stage_updates: int = setting(50, "length of a stage, for schedule curriculum alone", unit="updates", low=1)
+    uniform_share: float = setting(
+        0.5, "share drawn alike whatever the headroom, for schedule headroom alone", above=0.0, high=1.0
+    )
+    balance: float = setting(
+        0.0, "largest factor by which a budget's advantages are raised until all weigh alike; 0 turns it off", low=0.0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PpoConfig:
+    """Generalised advantages and the critic, for algorithm ppo alone."""
+
+    level: str = setting("turn", "what a step is", choices=("token", "turn", "bilevel"))
+    gamma: float = setting(1.0, "discount from token to token (token, bilevel)", low=0.0, high=1.0)
+    lam: float = setting(0.95, "GAE's lambda from token to token (token, bilevel)", low=0.0, high=1.0)
+    gamma_turn: float = setting(1.0, "discount from turn to turn (turn, bilevel)", low=0.0, high=1.0)
+    lam_turn: float = setting(0.95, "GAE's lambda from turn to turn (turn, bilevel)", low=0.0, high=1.0)
+    whitening: bool = setting(True, "bring the advantages of an update to mean 0 and variance 1")
+    trunk: str = setting("shared", "the critic reads the policy's states, or a network of its own", choices=TRUNKS)
+    width: int = setting(64, "hidden layer of the value head", unit="units", low=1)
+    turns_visible: bool = setting(True, "the critic sees how many turns are left, told or not")
+    value_coefficient: float = setting(0.5, "weight of the critic's loss", above=0.0)
+    value_clip: float = setting(0.2, "largest move of a value that pays off in an update; 0 does not clip", low=0.0)
+    warmup_updates: int = setting(10, "updates in which the critic alone learns", unit="updates", low=0)
+    learning_rate: float = setting(3e-3, "of the critic, constant", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class GigpoConfig:
+    """Advantages among turns that started from one state, for algorithm gigpo alone."""
+
+    gamma: float = setting(0.95, "discount of the return from a turn on", low=0.0, high=1.0)
+    omega: float = setting(1.0, "weight of the step advantage", low=0.0)
+    mode: str = setting("mean_norm", "whether advantages are divided by their spread", choices=GIGPO_MODES)
+    episode_baseline: str = setting("trajectories", "what a group's mean counts", choices=("trajectories", "steps"))
+    invalid_penalty: float = setting(0.1, "taken off a turn without a usable action; 0 is the paper's", low=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessConfig:
+    """What a task says of each turn, for algorithm process_reward alone."""
+
+    omega: float = setting(1.0, "weight of the process reward", low=0.0)
+    divide: bool = setting(False, "divide it by its standard deviation over the turns of the group")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +144,12 @@ class AlgorithmConfig:
     entropy_coefficient: float = setting(0.0, "weight of the entropy bonus", low=0.0)
     importance_cap: float = setting(0.0, "cap of token-level importance weights; 0 turns them off", low=0.0)
     train_on_cut_replies: bool = setting(False, "keep replies cut by the token or context limit in the loss")
+    overlong_buffer: int = setting(
+        0, "last tokens of a reply's limit over which its return falls by up to 1; 0 turns it off", unit="tokens", low=0
+    )
+    ppo: PpoConfig = dataclasses.field(default_factory=PpoConfig)
+    gigpo: GigpoConfig = dataclasses.field(default_factory=GigpoConfig)
+    process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,140 +233,3 @@ class Config:
     def trajectories_per_update(self) -> int:
         """Rows of one rollout, B = P * G."""
         return self.rollout.prompts_per_update * self.rollout.group_size
-
-
-def default_config() -> ml_collections.ConfigDict:
-    """A locked ConfigDict with every setting at its default: what a file in `configs/` starts from."""
-    return ml_collections.ConfigDict(to_dict(Config())).lock()
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """Plain nested dict of a config or of one of its sections (tuples kept)."""
-    return {
-        field.name: to_dict(value) if dataclasses.is_dataclass(value := getattr(config, field.name)) else value
-        for field in dataclasses.fields(config)
-    }
-
-
-def build_config(values: Any) -> Config:
-    """Make the validated `Config` from a ConfigDict, or from the dict of a stored config.json.
-
-    Raises:
-        ConfigError: unknown key (names the nearest known one), wrong type, value out of range, or settings that
-            contradict each other.
-    """
-    values = values.to_dict() if isinstance(values, ml_collections.ConfigDict) else values
-    config = _build(Config, values, "config")
-    _check_consistency(config)
-    return config
-
-
-def _build(cls: type, values: dict[str, Any], path: str) -> Any:
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must be a section", value=values, remedy=f"Set one of its keys, {path}.KEY.")
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    for key in values:
-        if key not in fields:
-            raise unknown_name(f"{path} has no key of this name", key, fields)
-    built = {}
-    for name, value in values.items():
-        where = f"{path}.{name}"
-        if dataclasses.is_dataclass(hints[name]):
-            built[name] = _build(hints[name], value, where)
-        else:
-            built[name] = _checked(value, hints[name], fields[name].metadata, where)
-    return cls(**built)
-
-
-def check_key(dotted: str) -> None:
-    """Check that a dotted key such as `optimizer.learning_rate` names a setting or a section.
-
-    Raises:
-        ConfigError: it does not; the remedy names the nearest key.
-    """
-    cls, path = Config, "config"
-    for key in dotted.split("."):
-        hints = typing.get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
-        if key not in hints:
-            raise unknown_name(f"{path} has no key of this name", key, hints)
-        cls, path = hints[key], f"{path}.{key}"
-
-
-def unknown_name(rule: str, name: str, known: typing.Iterable[str]) -> ConfigError:
-    """The error for a name that is not in `known`; the remedy gives the nearest one, or all of them."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known) or 'none'}."
-    return ConfigError(rule, value=name, remedy=remedy)
-
-
-def _checked(value: Any, expected: Any, metadata: Any, where: str) -> Any:
-    """Return `value` in its declared type, or refuse it."""
-    if typing.get_origin(expected) is tuple:
-        inner = typing.get_args(expected)[0]
-        if not isinstance(value, (tuple, list)):
-            raise ConfigError(f"{where} must be a list of {inner.__name__}", value=value)
-        return tuple(_checked(item, inner, metadata, where) for item in value)
-    if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-        raise ConfigError(f"{where} must be of type {expected.__name__}", value=value, remedy=metadata["help"] + ".")
-    if metadata["choices"] and value not in metadata["choices"]:
-        raise ConfigError(f"{where} must be one of {', '.join(metadata['choices'])}", value=value)
-    for bound, limit in metadata["bounds"].items():
-        holds, words = _BOUNDS[bound]
-        if not holds(value, limit):
-            raise ConfigError(f"{where} must be {words} {limit}", value=value)
-    if expected is float and not math.isfinite(value):  # JSON has no infinity to store
-        raise ConfigError(f"{where} must be finite", value=value)
-    return value
-
-
-def _check_consistency(config: Config) -> None:
-    """Refuse settings that are each fine but contradict one another."""
-    rollout, task, lake = config.rollout, config.task, config.task.lake
-    if rollout.temperature == 0:
-        raise ConfigError(
-            "config.rollout.temperature must be above 0 in training",
-            value=0.0,
-            remedy="Greedy groups have no spread to learn from; use 1.0.",
-        )
-    if lake.min_size > lake.max_size or lake.min_holes > lake.max_holes:
-        raise ConfigError("config.task.lake: a smallest value must not exceed its largest one", value=to_dict(lake))
-    if task.text == "words" and task.think != "off":
-        raise ConfigError(
-            "config.task.think must be off with config.task.text=words",
-            value=task.think,
-            remedy="A reply in bare words has no room for reasoning; set config.task.text=chat.",
-        )
-    if rollout.prompts_per_update > task.n_train:
-        raise ConfigError(
-            f"config.rollout.prompts_per_update must not exceed config.task.n_train ({task.n_train})",
-            value=rollout.prompts_per_update,
-            remedy="One update would meet a task twice.",
-        )
-    if config.trajectories_per_update % config.train.mini_batches:
-        raise ConfigError(
-            f"config.train.mini_batches must divide the trajectories of an update ({config.trajectories_per_update})",
-            value=config.train.mini_batches,
-        )
-    if 0 < config.algorithm.dual_clip <= 1:
-        raise ConfigError("config.algorithm.dual_clip must be 0 or above 1", value=config.algorithm.dual_clip)
-    if config.algorithm.clip_low >= 1:
-        raise ConfigError("config.algorithm.clip_low must be below 1", value=config.algorithm.clip_low)
-    if not config.evaluation.budget_fractions:
-        raise ConfigError("config.evaluation.budget_fractions must name at least one budget", value=())
-
-
-def describe(config: Any, path: str = "config") -> list[str]:
-    """Lines `path = value unit  # help`, one for each setting: what `--dry_run` prints."""
-    lines = []
-    for field in dataclasses.fields(config):
-        value, where = getattr(config, field.name), f"{path}.{field.name}"
-        if dataclasses.is_dataclass(value):
-            lines += describe(value, where)
-        else:
-            unit = f" {field.metadata['unit']}" if field.metadata["unit"] else ""
-            lines.append(f"{where} = {value!r}{unit}  # {field.metadata['help']}")
-    return lines
