@@ -1,0 +1,125 @@
+"""Run suites by name and put every contestant on one line, with all that its rate depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+
+from jaxrl_agent.benchmark import envs
+from jaxrl_agent.benchmark.timing import Contestant, Timed, ratio, spread, take_turns
+from jaxrl_agent.errors import ConfigError
+from jaxrl_agent.run_dir import Json, collect_versions, to_jsonable
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """A family of contestants named `KIND/SIZE`, and the kinds that the others are held against."""
+
+    build: Callable[..., dict[str, Contestant]]  # takes `peers`
+    unit: str
+    yardsticks: tuple[str, ...]
+    peers: tuple[str, ...] = ()  # packages that `peers` needs
+
+
+SUITES: dict[str, Suite] = {
+    "envs": Suite(envs.contestants, envs.UNIT, yardsticks=("bare", "gymnasium"), peers=("gymnasium",)),
+}
+
+
+def run_suites(names: Sequence[str], *, peers: bool, rounds: int) -> Iterator[Json]:
+    """Time suites one after the other, the contestants of one in turns.
+
+    Args:
+        names: keys of SUITES.
+        peers: also other packages' work, where they are installed.
+        rounds: how often each contestant runs after its warm-up.
+
+    Yields:
+        A line for each contestant. Its `ratio_to` has, for each yardstick at its best size, how many times the units
+        a CPU second (a second, off the CPU) the contestant did, as median, lowest and highest of the rounds.
+
+    Raises:
+        ConfigError: an unknown suite.
+    """
+    if unknown := set(names) - set(SUITES):
+        raise ConfigError(
+            "--suite must name a known suite", value=sorted(unknown), remedy=f"Choose among all, {', '.join(SUITES)}."
+        )
+    for name in names:
+        suite = SUITES[name]
+        missing = [package for package in suite.peers if importlib.util.find_spec(package) is None]
+        load_before = os.getloadavg()[0]
+        timed = take_turns(suite.build(peers=peers and not missing), rounds=rounds)
+        facts = {
+            **_facts(suite.peers),
+            "rounds": rounds,
+            "load_before": load_before,
+            "peers_missing": missing if peers else [],
+        }
+        yield from (to_jsonable(line | facts) for line in _lines(name, suite, timed))
+
+
+def append(path: Path, line: Json) -> None:
+    """Add a line to a JSON-lines file, which is made if missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+
+
+def to_text(line: Json) -> str:
+    """One line for the terminal."""
+    by_cpu = line["by_cpu_seconds"]
+    rate = line["per_cpu_s" if by_cpu else "per_s"]
+    said = f"{line['name']:<22}{line['size']:>9,}  {rate['median']:>14,.0f} {line['unit']} a {'CPU ' * by_cpu}second"
+    held = (f"{r['median']:,.4g} x {name} [{r['low']:,.4g}, {r['high']:,.4g}]" for name, r in line["ratio_to"].items())
+    return "  ".join([said, *held])
+
+
+def _lines(name: str, suite: Suite, timed: dict[str, Timed]) -> Iterator[Json]:
+    by_cpu = jax.default_backend() == "cpu"
+    rates = {key: t.per_cpu_s if by_cpu else t.per_s for key, t in timed.items()}
+    best = {}
+    for kind in suite.yardsticks:
+        sizes = [key for key in timed if key.partition("/")[0] == kind]
+        if sizes:
+            best[kind] = max(sizes, key=lambda key: statistics.median(rates[key]))
+    for key, t in timed.items():
+        kind, _, size = key.partition("/")
+        yield {
+            "suite": name,
+            "name": kind,
+            "size": int(size),
+            "unit": suite.unit,
+            "per_s": spread(t.per_s),
+            "per_cpu_s": spread(t.per_cpu_s),
+            "by_cpu_seconds": by_cpu,
+            "ratio_to": {other: ratio(rates[key], rates[held]) for other, held in best.items() if other != kind},
+        }
+
+
+def _facts(packages: Sequence[str]) -> Json:
+    device = jax.devices()[0]
+    versions = collect_versions()
+    for package in packages:
+        try:
+            versions["packages"][package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions["packages"][package] = None
+    return {
+        "device": device.device_kind,
+        "platform": device.platform,
+        "n_devices": jax.device_count(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load_after": os.getloadavg()[0],
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": versions,
+    }

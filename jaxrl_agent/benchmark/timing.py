@@ -1,0 +1,69 @@
+"""Time several pieces of work in turns, so that what else the machine does falls on all of them alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+from jaxrl_agent.errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """A piece of work that can be repeated; it must have ended when `run` returns."""
+
+    run: Callable[[], object]
+    units: int  # of work in one run, the same kind for all contestants
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """What a contestant did: units a second, round by round."""
+
+    per_s: list[float]  # by the clock on the wall
+    per_cpu_s: list[float]  # by CPU seconds of this process, all threads: robust to a busy neighbour
+
+
+def take_turns(contestants: Mapping[str, Contestant], *, rounds: int) -> dict[str, Timed]:
+    """Run every contestant once to warm up, then all of them in turn, `rounds` times.
+
+    Args:
+        contestants: by name.
+        rounds: 1 or more.
+
+    Raises:
+        ArgumentError: `rounds` below 1.
+    """
+    if rounds < 1:
+        raise ArgumentError("rounds must be at least 1", value=rounds)
+    timed = {name: Timed([], []) for name in contestants}
+    for contestant in contestants.values():
+        contestant.run()
+    for _ in range(rounds):
+        for name, contestant in contestants.items():
+            cpu, wall = time.process_time(), time.perf_counter()
+            contestant.run()
+            timed[name].per_s.append(contestant.units / (time.perf_counter() - wall))
+            timed[name].per_cpu_s.append(contestant.units / max(time.process_time() - cpu, 1e-9))
+    return timed
+
+
+def spread(values: list[float]) -> Spread:
+    """Summarise rounds."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def ratio(ours: list[float], theirs: list[float]) -> Spread:
+    """Summarise how many times faster `ours` was, round against the same round."""
+    return spread([a / b for a, b in zip(ours, theirs, strict=True)])
