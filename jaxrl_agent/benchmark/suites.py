@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from jaxrl_agent.benchmark import envs
+from jaxrl_agent.benchmark import envs, sampler
 from jaxrl_agent.benchmark.timing import Contestant, Timed, ratio, spread, take_turns
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.run_dir import Json, collect_versions, to_jsonable
@@ -28,10 +28,14 @@ class Suite:
     unit: str
     yardsticks: tuple[str, ...]
     peers: tuple[str, ...] = ()  # packages that `peers` needs
+    same_size: bool = False  # hold against a yardstick of the same size, not the best one
 
 
 SUITES: dict[str, Suite] = {
     "envs": Suite(envs.contestants, envs.UNIT, yardsticks=("bare", "gymnasium"), peers=("gymnasium",)),
+    "sampler": Suite(
+        sampler.contestants, sampler.UNIT, yardsticks=("transformers",), peers=("torch", "transformers"), same_size=True
+    ),
 }
 
 
@@ -44,8 +48,8 @@ def run_suites(names: Sequence[str], *, peers: bool, rounds: int) -> Iterator[Js
         rounds: how often each contestant runs after its warm-up.
 
     Yields:
-        A line for each contestant. Its `ratio_to` has, for each yardstick at its best size, how many times the units
-        a CPU second (a second, off the CPU) the contestant did, as median, lowest and highest of the rounds.
+        A line for each contestant. Its `ratio_to` has, for each yardstick, how many times the units a CPU second (a
+        second, off the CPU) the contestant did, as median, lowest and highest of the rounds.
 
     Raises:
         ConfigError: an unknown suite.
@@ -87,11 +91,6 @@ def to_text(line: Json) -> str:
 def _lines(name: str, suite: Suite, timed: dict[str, Timed]) -> Iterator[Json]:
     by_cpu = jax.default_backend() == "cpu"
     rates = {key: t.per_cpu_s if by_cpu else t.per_s for key, t in timed.items()}
-    best = {}
-    for kind in suite.yardsticks:
-        sizes = [key for key in timed if key.partition("/")[0] == kind]
-        if sizes:
-            best[kind] = max(sizes, key=lambda key: statistics.median(rates[key]))
     for key, t in timed.items():
         kind, _, size = key.partition("/")
         yield {
@@ -102,8 +101,19 @@ def _lines(name: str, suite: Suite, timed: dict[str, Timed]) -> Iterator[Json]:
             "per_s": spread(t.per_s),
             "per_cpu_s": spread(t.per_cpu_s),
             "by_cpu_seconds": by_cpu,
-            "ratio_to": {other: ratio(rates[key], rates[held]) for other, held in best.items() if other != kind},
+            "ratio_to": {other: ratio(rates[key], rates[held]) for other, held in _held_against(suite, key, rates)},
         }
+
+
+def _held_against(suite: Suite, key: str, rates: dict[str, list[float]]) -> Iterator[tuple[str, str]]:
+    """Pair each yardstick of another kind with the contestant that stands for it."""
+    kind, _, size = key.partition("/")
+    for other in suite.yardsticks:
+        sizes = [name for name in rates if name.partition("/")[0] == other]
+        if suite.same_size:
+            sizes = [name for name in sizes if name.partition("/")[2] == size]
+        if sizes and other != kind:
+            yield other, max(sizes, key=lambda name: statistics.median(rates[name]))
 
 
 def _facts(packages: Sequence[str]) -> Json:

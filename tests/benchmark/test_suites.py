@@ -49,6 +49,12 @@ def test_each_contestant_gets_a_line_with_its_ratio_to_the_best_of_each_yardstic
     assert "x yard [" in to_text(ours)
 
 
+def test_a_suite_may_compare_equal_sizes_only(monkeypatch):
+    monkeypatch.setitem(suites.SUITES, "equal", Suite(build, "things", ("yard", "peer"), same_size=True))
+    lines = {(line["name"], line["size"]): line for line in run_suites(["equal"], peers=True, rounds=1)}
+    assert set(lines["ours", 8]["ratio_to"]) == {"yard"}
+
+
 def test_a_missing_peer_is_named_and_left_out():
     lines = list(run_suites(["away"], peers=True, rounds=1))
     assert [line["name"] for line in lines] == ["ours", "yard"]
