@@ -9,13 +9,12 @@ The size is the number of rows. Everything runs in float32.
 from __future__ import annotations
 
 import itertools
-import tempfile
 
 import jax
 import numpy as np
 
+from jaxrl_agent.benchmark.peer_model import torch_model
 from jaxrl_agent.benchmark.timing import Contestant
-from jaxrl_agent.models.hf_weights import save_hf
 from jaxrl_agent.models.qwen3 import Params, init_params
 from jaxrl_agent.models.sizes import PRESETS
 from jaxrl_agent.rollout.sampler import generate
@@ -41,7 +40,7 @@ def contestants(
     config = PRESETS[PRESET]
     params = init_params(config, jax.random.key(0))
     built = {}
-    model = _peer(params) if peers else None
+    model = torch_model(config, params).eval() if peers else None
     for n in n_rows:
         prompts = np.random.default_rng(n).integers(3, config.vocab_size, (n, _PROMPT))
         built[f"sampler/{n}"] = _ours(params, prompts, new_tokens)
@@ -58,18 +57,6 @@ def _ours(params: Params, prompts: np.ndarray, new_tokens: int) -> Contestant:
         return generate(PRESETS[PRESET], params, rows, **options)
 
     return Contestant(run, len(rows) * new_tokens)
-
-
-def _peer(params: Params):
-    """The same weights in transformers."""
-    import torch  # a peer, not a dependency
-    from transformers import Qwen3ForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as folder:
-        save_hf(folder, PRESETS[PRESET], params)
-        return Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def _transformers(model, prompts: np.ndarray, new_tokens: int) -> Contestant:

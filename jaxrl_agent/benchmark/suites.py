@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from jaxrl_agent.benchmark import envs, sampler
+from jaxrl_agent.benchmark import envs, sampler, update
 from jaxrl_agent.benchmark.timing import Contestant, Timed, ratio, spread, take_turns
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.run_dir import Json, collect_versions, to_jsonable
@@ -35,6 +35,9 @@ SUITES: dict[str, Suite] = {
     "envs": Suite(envs.contestants, envs.UNIT, yardsticks=("bare", "gymnasium"), peers=("gymnasium",)),
     "sampler": Suite(
         sampler.contestants, sampler.UNIT, yardsticks=("transformers",), peers=("torch", "transformers"), same_size=True
+    ),
+    "update": Suite(
+        update.contestants, update.UNIT, yardsticks=("torch",), peers=("torch", "transformers"), same_size=True
     ),
 }
 
