@@ -159,3 +159,17 @@ def test_on_a_deterministic_lake_only_ties_keep_the_full_optimum_from_being_quic
     np.testing.assert_array_equal(quick, told)
     assert full[:, 0].mean() < 0.5 < told[:, 0].mean()
     np.testing.assert_array_equal(full[:, 1], told[:, 1])
+
+
+def test_uniform_play_on_gymnasiums_map_has_the_known_pass_at_k_and_mean_over_budgets(golden):
+    known = golden["pass_at_KT_truth"]["policies"]["uniform_random"]
+    budgets = [int(turns) for turns in known]
+    options = {"success_rate": 1 / 3, "policies": ["random"]}
+    played = play_all([CLASSIC], budgets=budgets, t_max=100, weights=mix_weights(100), **options)
+    for p, numbers in zip(played.success_PNB[0, 0], known.values(), strict=True):
+        assert p == pytest.approx(numbers["p"], abs=1e-8)
+        for k, value in numbers["pass_at_K"].items():
+            assert 1 - (1 - p) ** int(k) == pytest.approx(value, abs=1e-7)
+    identity = golden["hidden_budget_identity"]
+    played = play_all([CLASSIC], budgets=identity["budgets"], t_max=20, weights=mix_weights(20), **options)
+    assert played.success_PNB.mean() == pytest.approx(identity["sum_w_times_first_success"], abs=1e-10)
