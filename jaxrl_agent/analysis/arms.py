@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -21,6 +22,10 @@ class Arm(Protocol):
     def mixes_budgets(self) -> bool:
         """Whether it trains on a mixture of budgets."""
 
+    @property
+    def method(self) -> str:
+        """How it trains apart from mixing budgets: equal ones differ in nothing but that."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
@@ -30,3 +35,19 @@ class Policy:
     base: str | None = None
     mixes_budgets: bool = False
     process_rewards: bool = False  # whether its training was rewarded turn by turn, by exact values
+    method: str = ""
+
+
+def mixes(schedule: str) -> bool:
+    """Whether a budget schedule draws several budgets in one update."""
+    return schedule.startswith("budget_mix") or schedule == "headroom"
+
+
+def method_of(algorithm: str, schedule: str) -> str:
+    """How a policy was trained apart from mixing budgets."""
+    return algorithm if mixes(schedule) or schedule == "fixed" else f"{algorithm}, {schedule}"
+
+
+def partners(mixed: Arm, fixed: Sequence[Arm]) -> list[Arm]:
+    """What a policy of mixed budgets is compared with: those trained alike but for that, or all where none was."""
+    return [arm for arm in fixed if arm.method == mixed.method] or list(fixed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxrl_agent.analysis import pass_surface
-from jaxrl_agent.analysis.arms import Policy
+from jaxrl_agent.analysis.arms import Policy, method_of, mixes
 from jaxrl_agent.analysis.pair import analyse_pair
 from jaxrl_agent.analysis.verdicts import Evidence, judge_all, to_markdown
 from jaxrl_agent.errors import ArgumentError, RunError
@@ -14,7 +14,7 @@ from jaxrl_agent.run_dir import AnalysisDir, Json, RunDir, collect_versions, rea
 
 SHARED = ("base", "task", "split", "n_tasks", "t_max", "budget", "budget_visibility", "sampling", "data_hash", "seed")
 PARTS = ("step_quality", "recovery", "tool_error_correction", "likelihood", "dynamics")
-PROCESS_SETTINGS = "process_reward"  # settings of an algorithm that begin so turn exact process rewards on
+PROCESS_REWARDS = "process_reward"  # the algorithm that adds what the task says of each turn
 
 Runs = Mapping[str, str | None]  # run directory by name of the policy or the base
 
@@ -55,6 +55,7 @@ def analyse_folder(out: str | Path, names: Sequence[str]) -> Json:
                 policy.name: {
                     "mixes_budgets": policy.mixes_budgets,
                     "process_rewards": policy.process_rewards,
+                    "method": policy.method,
                 }
                 for policy in policies
             },
@@ -128,12 +129,14 @@ def _metrics(run: str | None) -> list[Json] | None:
 def _policy(name: str, base: str, run: str | None) -> Policy:
     """What the settings of a run tell; a policy without a run counts as trained at a fixed budget."""
     config = RunDir.open(run).config() if run else {}
-    algorithm = config.get("algorithm") or {}
+    algorithm = str((config.get("algorithm") or {}).get("name", "grpo"))
+    schedule = str((config.get("budget") or {}).get("schedule", "fixed"))
     return Policy(
         name,
         base,
-        mixes_budgets=str((config.get("budget") or {}).get("schedule", "")).startswith("budget_mix"),
-        process_rewards=any(value for key, value in algorithm.items() if key.startswith(PROCESS_SETTINGS)),
+        mixes_budgets=mixes(schedule),
+        process_rewards=algorithm == PROCESS_REWARDS,
+        method=method_of(algorithm, schedule),
     )
 
 

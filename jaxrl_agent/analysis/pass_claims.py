@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from jaxrl_agent.analysis.arms import Arm
+from jaxrl_agent.analysis.arms import Arm, partners
 from jaxrl_agent.analysis.pass_surface import Comparison
 from jaxrl_agent.analysis.seeds import SeedMean
 from jaxrl_agent.statistics import (
@@ -72,8 +72,8 @@ def judge(comparison: Comparison, *, agreement: Agreement = both) -> list[Claim]
     """Judge every claim that the arms and budgets of a comparison allow.
 
     Gain and reversal of methods at a fixed budget against their base, repair and parity of methods that mix budgets
-    against them, and every method's ceiling against its base's. Each claim stands for itself: their number is not
-    corrected for.
+    against those trained alike but for that, and every method's ceiling against its base's. Each claim stands for
+    itself: their number is not corrected for.
 
     Args:
         comparison: of `pass_surface.analyse`.
@@ -86,7 +86,8 @@ def judge(comparison: Comparison, *, agreement: Agreement = both) -> list[Claim]
     for arm in fixed:
         found += [_gain(comparison, arm, agreement), _reversal(comparison, arm, agreement)]
     for arm in mixed:
-        found += [claim for other in fixed for claim in _against_fixed(comparison, arm, other, agreement)]
+        against = partners(arm, fixed)
+        found += [claim for other in against for claim in _against_fixed(comparison, arm, other, agreement)]
         if not fixed:
             found.append(_gain(comparison, arm, agreement))
     found += [_ceiling(comparison, arm, agreement) for arm in methods]

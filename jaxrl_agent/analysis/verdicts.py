@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxrl_agent.analysis import dynamics, estimates
-from jaxrl_agent.analysis.arms import Policy
+from jaxrl_agent.analysis.arms import Policy, partners
 from jaxrl_agent.analysis.claims import CLAIMS, SANITY, Claim, levels_text, look_up
 from jaxrl_agent.analysis.over_seeds import POINTS, REWARD, Combined, Unit, combine, of_seed_mean
 from jaxrl_agent.analysis.pass_claims import ONE_SEED, both, judge, over_tasks
@@ -35,6 +35,7 @@ RULES = {REVERSAL: "every interval below 0", PARITY: f"every interval above -{10
 DECLINE, PROCESS = "decline of step quality under mixed budgets", "process rewards"
 DECLINE_PAPER = "BudgetMix mitigates the decline of step quality"
 PROCESS_PAPER = "process rewards help on FrozenLake, not on BFCL"
+PLAIN = ("grpo", "")  # what process rewards were added to; "" where it is not known
 NO_PROCESS = "no run with exact process rewards among the policies"
 UNEQUAL = (
     "their training budgets are unequal, and step rewards of shorter trajectories differ without any change of skill"
@@ -80,7 +81,7 @@ def judge_all(evidence: Evidence) -> list[Json]:
         rows += [_pair_row(evidence, claim, policy) for claim in CLAIMS if _has_row(evidence, claim, policy)]
     rows += [_pair_row(evidence, claim, policy) for policy in evidence.policies for claim in SANITY]
     for policy in mixed:
-        for other in fixed:
+        for other in (policy and partners(policy, evidence.fixed)) or fixed:
             against = other and other.name
             keys = ((REPAIR, 25), (REPAIR, 50), (REPAIR, 75), (PARITY, 100))
             rows += [_pass_row(evidence, key, policy, against) for key in keys]
@@ -240,7 +241,7 @@ def _process_rows(evidence: Evidence) -> Iterator[Json]:
     rule = "every interval of the difference in Pass@1 above 0"
     rewarded = [policy for policy in evidence.policies if policy.process_rewards]
     plain = [policy for policy in evidence.policies if not policy.process_rewards]
-    pairs = [(a, b) for a in rewarded for b in plain if a.mixes_budgets == b.mixes_budgets]
+    pairs = [(a, b) for a in rewarded for b in plain if a.mixes_budgets == b.mixes_budgets and b.method in PLAIN]
     if not rewarded:
         yield {**_absent(PROCESS, PROCESS_PAPER, "", NO_PROCESS, rule), "note": NO_PROCESS}
     for policy in rewarded:

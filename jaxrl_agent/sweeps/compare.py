@@ -21,6 +21,7 @@ from jaxrl_agent.statistics import RESAMPLES
 from jaxrl_agent.sweeps import tables
 from jaxrl_agent.sweeps.runs import plan, run_folder, run_seed
 from jaxrl_agent.sweeps.study import study_seed
+from jaxrl_agent.sweeps.study_table import study_table
 
 RESULT = "compare.json"
 DEFINITIONS = {
@@ -48,7 +49,8 @@ def compare(
     """Train and evaluate every method with every seed, and write the comparison anew after each seed.
 
     `OUT/compare.json` holds everything, `table.csv` a line for each mean, `table.md` the headline for a README, and
-    with probes `verdicts.md` what the runs say of each claim. The same call goes on where it stopped.
+    with probes `study.md` what training changed and `verdicts.md` what that says of each claim. The same call goes on
+    where it stopped.
 
     Args:
         methods: validated settings by name; later methods are compared with earlier ones, all of them with their base.
@@ -81,6 +83,8 @@ def compare(
         comparison = analyse(arms, seeds[:number], evaluations)
         if is_writer():
             write(comparison, out, verdicts=[row for folders in studies.values() for row in judge_seeds(folders)])
+            if studies:
+                (out / "study.md").write_text("\n".join(map(study_table, studies.values())), encoding="utf-8")
     return comparison
 
 

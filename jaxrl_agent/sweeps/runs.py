@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jaxrl_agent import assemble
+from jaxrl_agent.analysis.arms import method_of, mixes
 from jaxrl_agent.config import Config, RolloutConfig, TrainConfig, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError, RunError
 from jaxrl_agent.evaluation.evaluator import evaluate, is_current
@@ -35,7 +36,12 @@ class Arm:
     @property
     def mixes_budgets(self) -> bool:
         """Whether it trains on a mixture of budgets."""
-        return self.config.budget.schedule.startswith("budget_mix")
+        return mixes(self.config.budget.schedule)
+
+    @property
+    def method(self) -> str:
+        """How it trains apart from mixing budgets."""
+        return method_of(self.config.algorithm.name, self.config.budget.schedule)
 
 
 def method_names(paths: Sequence[str | Path]) -> list[str]:

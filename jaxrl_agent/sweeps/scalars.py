@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import optax
 
-from jaxrl_agent.config import Config, OptimizerConfig, build_config, check_key, to_dict
+from jaxrl_agent.config import Config, build_config, check_key, to_dict
 from jaxrl_agent.errors import ConfigError
+from jaxrl_agent.learner.critic import CriticSettings
 from jaxrl_agent.learner.fused_step import StepSettings
-from jaxrl_agent.learner.optimizer import make_optimizer
+from jaxrl_agent.learner.optimizer import make_optimizer, with_critic
 
 # What a traced number may replace. Every other setting decides shapes, loops, or which terms a program has.
 SCALARS = {
@@ -111,29 +113,34 @@ def settings_grid(config: Config, varied: Mapping[str, Sequence[float]]) -> list
     return grid
 
 
-def with_scalars(
-    step: StepSettings, values: Mapping[str, jax.Array], *, optimizer: OptimizerConfig, total_steps: int
-) -> StepSettings:
+def with_scalars(step: StepSettings, config: Config, values: Mapping[str, jax.Array]) -> StepSettings:
     """Put traced numbers into the settings of the training step.
 
     Args:
         step: settings of the sweep.
+        config: what does not vary.
         values: traced float32 scalars by key of `SCALARS`.
-        optimizer: what of the optimizer does not vary.
-        total_steps: optimizer steps of a run.
     """
     given: dict[str, dict[str, Any]] = {"optimizer": {}, "algorithm": {}}
     for key, value in values.items():
         (section,), name = _split(key)
         given[section][name] = _Positive(value) if key in _SWITCHES else value
-    update = dataclasses.replace(
-        step.update, algorithm=dataclasses.replace(step.update.algorithm, **given["algorithm"])
-    )
+    algorithm = dataclasses.replace(step.update.algorithm, **given["algorithm"])
+    update = dataclasses.replace(step.update, algorithm=algorithm)
     if given["optimizer"]:
-        settings = to_dict(optimizer) | given["optimizer"]
-        settings.pop("max_bad_updates")
-        update = dataclasses.replace(update, optimizer=make_optimizer(**settings, total_steps=max(total_steps, 1))[0])
+        update = dataclasses.replace(update, optimizer=_optimizer(config, given["optimizer"], step.update.critic))
     return dataclasses.replace(step, update=update)
+
+
+def _optimizer(config: Config, given: Mapping[str, Any], critic: CriticSettings | None) -> optax.GradientTransformation:
+    """What `assemble.build_step` makes of the settings, of which some are traced."""
+    settings = to_dict(config.optimizer) | given
+    settings.pop("max_bad_updates")
+    updates = config.train.updates - (0 if critic is None else critic.warmup)
+    policy, _ = make_optimizer(**settings, total_steps=max(updates * config.train.mini_batches, 1))
+    if critic is None:
+        return policy
+    return with_critic(policy, learning_rate=config.algorithm.ppo.learning_rate, clip_norm=config.optimizer.clip_norm)
 
 
 def _split(key: str) -> tuple[list[str], str]:

@@ -6,11 +6,13 @@ import csv
 import io
 from collections.abc import Iterator
 
+from jaxrl_agent.analysis.arms import partners
 from jaxrl_agent.analysis.pass_surface import Comparison, record
 from jaxrl_agent.analysis.seeds import SeedMean
 from jaxrl_agent.run_dir import to_jsonable
 
 OPTIMUM = "optimum"
+FEW = 3  # methods of which every pair is shown
 
 
 def terminal(comparison: Comparison) -> str:
@@ -70,11 +72,24 @@ def _rows(comparison: Comparison, k: int) -> Iterator[list[str]]:
     budgets = comparison.headline_budgets
     for name, cells in comparison.values.items():
         yield [name, *(_text(cells[k, turns]) for turns in budgets)]
-    for (a, b), cells in comparison.differences.items():
+    for (a, b), cells in _headline_differences(comparison):
         yield [f"{a} - {b}", *(_text(cells[k, turns], sign="+") for turns in budgets)]
     headroom = next(iter(comparison.headroom.values()))  # the optimum is the task's, whatever the arm
     if headroom and k == 1:
         yield [OPTIMUM, *(f"{100 * headroom[turns].optimal:.1f}" for turns in budgets)]
+
+
+def _headline_differences(comparison: Comparison) -> Iterator[tuple[tuple[str, str], dict]]:
+    """All differences of a few methods; of many, those to their base and of mixed budgets to fixed ones."""
+    methods = [arm for arm in comparison.arms if arm.base is not None]
+    mixed = {(arm.name, other.name) for arm in methods if arm.mixes_budgets for other in partners(arm, _fixed(methods))}
+    for (a, b), cells in comparison.differences.items():
+        if len(methods) <= FEW or (a, b) in mixed or b in {arm.base for arm in methods}:
+            yield (a, b), cells
+
+
+def _fixed(methods: list) -> list:
+    return [arm for arm in methods if not arm.mixes_budgets]
 
 
 def _heading(comparison: Comparison, turns: int) -> str:

@@ -161,17 +161,10 @@ def _assemble(plan: _Plan, how: str) -> tuple[Population, assemble.Policy, assem
     policy = assemble.initial_policy(config, mesh, jax.random.key(0))
     game = assemble.build_game(config, "train", policy, mesh)
     step = assemble.build_step(config, policy, game)
-    if getattr(step.update, "critic", None) is not None:
-        raise ConfigError(
-            "a sweep trains algorithms without a critic",
-            value=config.algorithm.name,
-            remedy="Train its runs one by one: give compare.py a config file for each value.",
-        )
     population = Population(
         step=step,
         warm=assemble.build_warm_start(config, policy, game) if plan.warm_updates else None,
-        optimizer=config.optimizer,
-        total_steps=config.train.updates * config.train.mini_batches,
+        config=config,
         how=how,
     )
     return population, policy, game

@@ -40,7 +40,7 @@ def test_the_first_policy_stands_at_the_top_and_all_in_pairs(seeds):
     for part in ("step_quality", "recovery", "tool_error_correction", "likelihood", "dynamics"):
         assert found[part] == found["pairs"]["grpo"][part]
     assert (found["base"], found["task"], found["n_tasks"], found["budget"]) == ("base", "frozenlake", 12, 16)
-    assert found["policies"]["budgetmix"] == {"mixes_budgets": True, "process_rewards": False}
+    assert found["policies"]["budgetmix"] == {"mixes_budgets": True, "process_rewards": False, "method": "grpo"}
     assert len(found["dynamics"]["trajectory_reward"]) == 60
     public = {"win", "tie", "loss", "wins_plus_half_ties", "mean_difference", "ci_low", "ci_high", "n_states"}
     assert public <= found["step_quality"]["ordinary"].keys()
@@ -99,12 +99,11 @@ def test_an_evaluation_that_cannot_be_compared_is_told(tmp_path):
     assert gain["here"].startswith("not measured: evaluations of one comparison must have the same data_hash")
 
 
-@pytest.mark.parametrize("setting", ["process_reward", "process_rewards", "process_reward_weight"])
-def test_settings_of_process_rewards_are_seen(tmp_path, setting):
+def test_process_rewards_are_seen_in_the_settings_of_the_run(tmp_path):
     runs = write_fake_runs(tmp_path / "runs")
     path = runs["grpo"] / "config.json"
     config = read_json(path)
-    config["algorithm"][setting] = 0.5
+    config["algorithm"]["name"] = "process_reward"
     write_json(path, config)
     write_probes(tmp_path, runs)
     assert analyse_folder(tmp_path, NAMES)["policies"]["grpo"]["process_rewards"]

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from jaxrl_agent.analysis.arms import Policy
+from jaxrl_agent.analysis.arms import Policy, method_of, partners
 from jaxrl_agent.analysis.pair import analyse_pair
 from jaxrl_agent.analysis.verdicts import Evidence, judge_all, to_markdown
 from jaxrl_agent.testing.fake_evaluations import fake_comparison
@@ -192,3 +192,12 @@ def test_the_markdown_has_a_line_for_each_row_and_says_what_one_seed_is_worth(ro
         assert "one seed" not in line
     assert lines[-1] == "Intervals are of one seed, which says nothing of others."
     assert "a \\| b" in to_markdown([{**rows[0], "here": "a | b"}])
+
+
+def test_mixed_budgets_are_compared_with_what_was_trained_alike_but_for_that():
+    fixed = [Policy("grpo", method="grpo"), Policy("oracle", method="process_reward"), Policy("ppo", method="ppo")]
+    mixed = Policy("mix", mixes_budgets=True, method="process_reward")
+    assert [arm.name for arm in partners(mixed, fixed)] == ["oracle"]
+    assert partners(Policy("mix", mixes_budgets=True, method="gspo"), fixed) == fixed
+    assert method_of("grpo", "budget_mix") == method_of("grpo", "fixed") == method_of("grpo", "headroom") == "grpo"
+    assert method_of("grpo", "curriculum") != "grpo"

@@ -144,6 +144,9 @@ def test_a_comparison_with_probes_judges_every_claim_and_does_nothing_twice(tmp_
     assert {row["policy"] for row in verdicts} >= {"grpo", "mix"}
     assert any("over 2 seeds" in row["here"] for row in verdicts)
     assert verdicts[0]["topic"] in summary(comparison, verdicts)
+    table = (tmp_path / "study.md").read_text()
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:4]] == ["| grpo", "| mix"]
+    assert "±" in table
     for seed in (0, 1):
         probe = read_json(tmp_path / f"seed{seed}" / "analysis_of_base" / "probes" / "mix.json")
         assert probe["seed"] == seed  # seeds of training share no random numbers
