@@ -9,11 +9,13 @@ each member and update; FILE.json settings, curves and final success; FILE.html 
 program as data may vary (learning rate, clip widths, ...); for others give compare.py a config file for each value.
 """
 
+import math
+
 from absl import flags
 
 from jaxrl_agent import command_line
 from jaxrl_agent.report.sweep import write_page
-from jaxrl_agent.sweeps.population import MAPS
+from jaxrl_agent.sweeps.population import MAPS, spread_over_cores
 from jaxrl_agent.sweeps.scalars import parse_vary
 from jaxrl_agent.sweeps.sweep_files import SweepFiles
 from jaxrl_agent.sweeps.sweep_tables import terminal
@@ -42,6 +44,7 @@ def main(_: list[str]) -> None:
     varied, files = parse_vary(_VARY.value), SweepFiles.at(_OUT.value)
     seeds = command_line.seed_list(_SEEDS.value, _SEED_LIST.value)
     command_line.start()
+    spread_over_cores(len(seeds) * math.prod(map(len, varied.values())))
     display = command_line.make_display(_PROGRESS.value)
     result = sweep(config, varied, seeds, files.csv, how=_MAP.value, display=display)
     write_page(files.json, files.page)

@@ -194,6 +194,20 @@ def test_given_weights_are_where_all_members_start_and_a_reference_holds_them_th
                 np.testing.assert_allclose(float(row[name]), metrics[name], **CLOSE, err_msg=name)
 
 
+def test_a_critic_begins_and_learns_as_in_a_run_of_its_own(separate, tmp_path):
+    make_ppo = functools.partial(
+        make, init=f"run:{separate[0, 3e-3].path}", algorithm__name="ppo", algorithm__ppo__warmup_updates=1
+    )
+    sweep(make_ppo(), RATES, [3], tmp_path / "ppo.csv", display=QUIET())
+    rows = lines(tmp_path / "ppo.csv")[3:]
+    theirs = train(
+        make_ppo(seed=3, optimizer__learning_rate=1e-2), tmp_path / "run", display=QUIET(), tensorboard=False
+    )
+    for row, metrics in zip(rows, theirs.metrics(), strict=True):
+        for name in ("value_loss", "explained_variance", "loss", "entropy", "success", "grad_norm"):
+            np.testing.assert_allclose(float(row[name]), metrics[name], **CLOSE, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("config", "seeds", "error", "message"),
     [
