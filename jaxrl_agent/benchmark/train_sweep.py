@@ -3,6 +3,8 @@
 Both sides are commands in processes of their own, with start-up, compilation and everything that they write. Each has a
 compilation cache that is empty at first, so that the first of the separate runs compiles for those after it, as users'
 runs do. The separate runs follow one another, since a second one would take cores from the first.
+
+python -m jaxrl_agent.benchmark.train_sweep
 """
 
 from __future__ import annotations
@@ -121,3 +123,7 @@ def _call(folder: Path, name: str, *flags: str) -> None:
     result = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
     if result.returncode:
         raise RunError(f"{name}.py must end well", value=result.stderr.strip().splitlines()[-1:])
+
+
+if __name__ == "__main__":
+    print(to_text(run()))
