@@ -88,7 +88,7 @@ def judge_seeds(folders: Sequence[str | Path]) -> list[Json]:
     found = [read_json(AnalysisDir.at(folder).result) for folder in folders]
     first = found[0]
     for folder, one in zip(folders, found, strict=True):
-        for key in ("base", "policies", "task", "split", "data_hash"):
+        for key in ("policies", *(key for key in SHARED if key != "seed")):
             if one[key] != first[key]:
                 raise RunError(
                     f"analyses of several seeds must have the same {key} ({first[key]!r}); {folder} has another",

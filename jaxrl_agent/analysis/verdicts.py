@@ -97,8 +97,9 @@ def to_markdown(rows: Sequence[Json]) -> str:
     for row in rows:
         cells = (_claim(row), row["paper"], _joined(row["here"], *_notes(row)), f"**{WORDS[row['verdict']]}**")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    lines += ["", "Each claim is judged by itself, without correction for their number."]
     if any(ONE_SEED in row["note"] for row in rows):
-        lines += ["", f"Intervals are of {ONE_SEED}."]
+        lines[-1] += f" Intervals are of {ONE_SEED}."
     return "\n".join(lines) + "\n"
 
 

@@ -107,11 +107,18 @@ def _task_settings(config: Config) -> Json:
 
 
 def check_tokenizers(subjects: Sequence[Subject], policies: Sequence[assemble.Policy]) -> None:
-    """Refuse policies whose tokens spell different things.
+    """Refuse policies whose tokens spell different things, or that have other numbers of them.
 
     Raises:
-        TokenizerError: names the two tokenizers.
+        TokenizerError: names the two tokenizers, or the two sizes.
     """
+    sizes = {subject.name: policy.model.vocab_size for subject, policy in zip(subjects, policies, strict=True)}
+    if len(set(sizes.values())) > 1:
+        raise TokenizerError(
+            "policies that are compared must have embeddings of the same size",
+            value=sizes,
+            remedy="A token that one of them cannot say has no probability there; convert both to one size.",
+        )
     names = {policy.tokenizer for policy in policies}
     digests = {name: _digest(name) for name in names}
     for subject, policy in zip(subjects[1:], policies[1:], strict=True):
@@ -148,9 +155,7 @@ def _digest(name: str) -> str:
 
 
 def _arena(config: Config, policies: Sequence[assemble.Policy], settings: ProbeSettings, mesh):
-    # Ids beyond the tokenizer's spell nothing, so the largest vocabulary serves all.
-    widest = max(policies, key=lambda policy: policy.model.vocab_size)
-    game = assemble.build_game(config, settings.split, widest, mesh)
+    game = assemble.build_game(config, settings.split, policies[0], mesh)
     check_room(policies, game)
     think_ids = ChatIds.of(game.tokenizer).think_ids if config.task.think != "off" else None
     arena = DeviceArena(

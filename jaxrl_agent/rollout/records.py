@@ -71,7 +71,7 @@ def _turns(row: Rollout, instances, tokenizer, tokens: np.ndarray, n_turns: int)
                 text=_text(tokenizer, ids),
                 observation=_text(tokenizer, tokens[read_from:first].tolist()),
                 tokens=ids,
-                logprobs=row.batch.sampler_logprobs_BL[first:end].tolist(),
+                logprobs=_logprobs(row, first, end),
                 reward=record.reward_BT[turn],
                 parsed_action=instances.action_name(record.action_BT[turn]),
                 state_key=state_key,
@@ -80,6 +80,12 @@ def _turns(row: Rollout, instances, tokenizer, tokens: np.ndarray, n_turns: int)
         )
         read_from = end
     return turns
+
+
+def _logprobs(row: Rollout, first: int, end: int) -> list[float]:
+    """Of the sampled tokens; none where somebody else put the reply there."""
+    sampled = bool(row.batch.loss_mask_BL[first])
+    return row.batch.sampler_logprobs_BL[first:end].tolist() if sampled else []
 
 
 def _text(tokenizer: Any, ids: list[int]) -> str:

@@ -196,6 +196,7 @@ def test_injected_errors_are_the_worst_moves_that_leave_the_agent_alive(probed):
         for turn in marked:
             assert turn.parsed_action == names[worst_X[turn.info["cell"]]]
             assert "llr" not in turn.info
+            assert turn.logprobs == []
 
 
 def test_a_policy_against_itself_ties_everywhere_and_has_ratios_of_exactly_zero(table):

@@ -20,7 +20,7 @@ from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import read_json
 from jaxrl_agent.sweeps.compare import compare, stored_verdicts, summary
-from jaxrl_agent.testing.small import EVEN_MODEL, small_config, small_preset
+from jaxrl_agent.testing.small import EVEN_MODEL, ODD_MODEL, small_config, small_preset
 
 FEW = ("--samples=2", "--states=24", "--error_states=8", "--replies=4", "--continuations=2", "--rollouts=2")
 
@@ -157,9 +157,11 @@ def test_a_comparison_with_probes_judges_every_claim_and_does_nothing_twice(tmp_
 
 def test_policies_that_speak_other_tokens_are_refused():
     subjects = [Subject("base", small_config()), Subject("other", small_config())]
-    policies = [Policy(None, None, "lake_words"), Policy(None, None, "byte")]
+    policies = [Policy(EVEN_MODEL, None, "lake_words"), Policy(EVEN_MODEL, None, "byte")]
     with pytest.raises(TokenizerError, match="same tokenizer"):
         check_tokenizers(subjects, policies)
+    with pytest.raises(TokenizerError, match=r"same size.*62.*63"):
+        check_tokenizers(subjects, [policies[0], Policy(ODD_MODEL, None, "lake_words")])
     check_tokenizers(subjects, [policies[0], policies[0]])
 
 
