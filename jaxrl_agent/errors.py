@@ -54,3 +54,7 @@ class RunError(JaxrlError, RuntimeError):
 
 class NonFiniteError(JaxrlError, FloatingPointError):
     """Too many updates in a row produced a loss or a gradient that is not finite."""
+
+
+class SandboxError(JaxrlError, RuntimeError):
+    """A sandbox that could not be started, died by itself, or broke its protocol: never the fault of what ran in it."""
