@@ -11,7 +11,7 @@ import pytest
 
 from jaxrl_agent.algorithms.grpo import advantages as grpo_advantages
 from jaxrl_agent.algorithms.process_reward import advantages
-from jaxrl_agent.envs.frozenlake_exact import finite_horizon_q
+from jaxrl_agent.envs.frozenlake_exact import discounted_q, finite_horizon_q
 
 REWARDS = np.array([1.0, 0.0, 1.0, 1.0])
 GROUPS = np.array([7, 7, 3, 3])
@@ -76,3 +76,12 @@ def test_an_exact_advantage_does_not_pay_for_dawdling_where_raw_q_does():
     assert total(circles, advantage) == pytest.approx(total(straight, advantage), abs=1e-12)
     values = [advantage(h, c, a) for h, c, a in itertools.product(range(1, horizon + 1), range(8), range(4))]
     assert max(values) <= 0
+
+
+@pytest.mark.parametrize(("bumps", "sum_q", "sum_a"), [(0, 5.851985, 0.0), (5, 10.559386, -0.04755)])
+def test_discounted_values_along_a_path_are_the_known_ones(bumps, sum_q, sum_a):
+    """Five bumps into the wall, then the way: five more turns of nearly full value, and a small loss."""
+    q = discounted_q(["SFFF", "FHFH", "FFFH", "HFFG"], success_rate=1.0, gamma=0.99)
+    path = [(0, 0)] * bumps + [(0, 1), (4, 1), (8, 2), (9, 1), (13, 2), (14, 2)]
+    assert sum(q[cell, action] for cell, action in path) == pytest.approx(sum_q, abs=1e-5)
+    assert sum(q[cell, action] - q[cell].max() for cell, action in path) == pytest.approx(sum_a, abs=1e-5)
