@@ -56,11 +56,11 @@ _REMEDY = "Forms: input and output; entry_point, args and expected; call and exp
 class Session(Protocol):
     """One sandbox for one candidate: runs of it share files, and nothing else."""
 
-    def run(self, program: str, stdin: str) -> Result:
-        """Run a program. Raises SandboxError if the sandbox fails."""
+    def run(self, stdin: str) -> Result:
+        """Run the program once more. Raises SandboxError if the sandbox fails."""
 
 
-Sessions = Callable[[Limits], AbstractContextManager[Session]]
+Sessions = Callable[[str, Limits], AbstractContextManager[Session]]  # program, limits -> its sandbox
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,18 +247,18 @@ class _Sandboxes:
 
     def __init__(self, sessions: Sessions, limits: Limits):
         self._sessions, self._limits = sessions, limits
-        self._open: dict[str, tuple[Session, contextlib.ExitStack]] = {}
+        self._open: dict[tuple[str, str], tuple[Session, contextlib.ExitStack]] = {}
         self.tier = ""
 
     def __enter__(self) -> _Sandboxes:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for kind in list(self._open):
-            self._close(kind)
+        for key in list(self._open):
+            self._close(*key)
 
-    def _close(self, kind: str) -> None:
-        _, stack = self._open.pop(kind, (None, contextlib.ExitStack()))
+    def _close(self, kind: str, program: str) -> None:
+        _, stack = self._open.pop((kind, program), (None, contextlib.ExitStack()))
         with contextlib.suppress(SandboxError):  # it has served, or is being replaced because it failed
             stack.close()
 
@@ -267,18 +267,19 @@ class _Sandboxes:
         try:
             return self._run(kind, program, stdin)
         except SandboxError:
-            self._close(kind)
+            self._close(kind, program)
             try:
                 return self._run(kind, program, stdin)
             except SandboxError:
-                self._close(kind)
+                self._close(kind, program)
                 raise
 
     def _run(self, kind: str, program: str, stdin: str) -> Result:
-        if kind not in self._open:
+        key = (kind, program)
+        if key not in self._open:
             stack = contextlib.ExitStack()
-            self._open[kind] = (stack.enter_context(self._sessions(self._limits)), stack)
-        result = self._open[kind][0].run(program, stdin)
+            self._open[key] = (stack.enter_context(self._sessions(program, self._limits)), stack)
+        result = self._open[key][0].run(stdin)
         self.tier = result.tier
         return result
 
@@ -324,8 +325,8 @@ def run_call(request: Mapping[str, Any], *, limits: Limits, sessions: Sessions |
     Raises:
         SandboxError: there was no value.
     """
-    with (sessions or sandbox_sessions)(limits) as session:
-        result = session.run(_wrapper(), json.dumps(request))
+    with (sessions or sandbox_sessions)(_wrapper(), limits) as session:
+        result = session.run(json.dumps(request))
     try:
         return inside_call.from_wire(_read_value(result.stdout))
     except ValueError:
@@ -334,7 +335,7 @@ def run_call(request: Mapping[str, Any], *, limits: Limits, sessions: Sessions |
 
 
 @contextlib.contextmanager
-def sandbox_sessions(limits: Limits) -> Iterator[Session]:
+def sandbox_sessions(program: str, limits: Limits) -> Iterator[Session]:
     """Open a real sandbox for one candidate."""
     raise NotImplementedError
 
