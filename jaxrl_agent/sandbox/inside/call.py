@@ -59,19 +59,19 @@ def to_wire(value, depth=0):
     raise TypeError(f"a value must be of a builtin type, not {kind.__name__}")
 
 
-def from_wire(wire):
-    """Undo `to_wire`; a set comes back as a set, a deque as a list."""
+def from_wire(wire, frozen=False):
+    """Undo `to_wire`; sets are frozen inside sets and keys, a deque comes back as a list, a Counter as a dict."""
     if isinstance(wire, list):
         return [from_wire(item) for item in wire]
     if not isinstance(wire, dict):
         return wire
     ((tag, body),) = wire.items()
     if tag == "tuple":
-        return tuple(from_wire(item) for item in body)
+        return tuple(from_wire(item, frozen) for item in body)
     if tag == "set":
-        return {from_wire(item) for item in body}
+        return (frozenset if frozen else set)(from_wire(item, True) for item in body)
     if tag == "dict":
-        return {from_wire(key): from_wire(item) for key, item in body}
+        return {from_wire(key, True): from_wire(item) for key, item in body}
     if tag == "int":
         return int(body, 16)
     if tag == "float":
