@@ -1,0 +1,30 @@
+"""Sandboxes for what models write: programs, SQL, tool calls, shell commands.
+
+A caller talks to one supervisor process; the supervisor keeps pre-warmed single-use sandboxes (bubblewrap: namespaces,
+a read-only view, a system-call filter) whose process 1 forks once for each test. Limits are enforced from outside.
+"""
+
+from __future__ import annotations
+
+from jaxrl_agent.sandbox.access import configure, metrics, probe, shutdown
+from jaxrl_agent.sandbox.programs import arun_program, run_program, run_programs
+from jaxrl_agent.sandbox.results import CaseVerdict, Limits, Reply, Result, Status, Verdict
+from jaxrl_agent.sandbox.worker import Worker, open_worker
+
+__all__ = [
+    "CaseVerdict",
+    "Limits",
+    "Reply",
+    "Result",
+    "Status",
+    "Verdict",
+    "Worker",
+    "arun_program",
+    "configure",
+    "metrics",
+    "open_worker",
+    "probe",
+    "run_program",
+    "run_programs",
+    "shutdown",
+]
