@@ -32,6 +32,7 @@ _ARITHMETIC = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
+_NOT_LITERAL = (ValueError, TypeError, ArithmeticError)
 MAX_POWER = 1000
 MAX_RECORDED = 20
 
@@ -40,7 +41,7 @@ def literal(node: ast.expr) -> object:
     """Value of an expression made of literals and small arithmetic; nothing in it is called.
 
     Raises:
-        ValueError: any other expression.
+        ValueError: any other expression; TypeError, ArithmeticError: one without a value.
     """
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base, exponent = literal(node.left), literal(node.right)
@@ -90,13 +91,13 @@ def from_assert(
             "args": [literal(item) for item in call.args],
             "kwargs": {item.arg: literal(item.value) for item in call.keywords},
         }
-    except ValueError:
+    except _NOT_LITERAL:
         return _from_equality(left, right, call, setup=setup)
     test = {"entry_point": name, **arguments}
     if left is call and not by_checker:
         try:
             return {**test, "expected": literal(right), "rules": PYTHON_EQUALITY}
-        except ValueError:
+        except _NOT_LITERAL:
             pass  # its right side must be computed
     return {**test, "checker": _checker(condition, call, reference)}
 
@@ -105,7 +106,7 @@ def _from_equality(left: ast.expr, right: ast.expr | None, call: ast.Call, *, se
     try:
         if left is call and right is not None:
             return {"call": ast.unparse(left), "setup": setup, "expected": literal(right), "rules": PYTHON_EQUALITY}
-    except ValueError:
+    except _NOT_LITERAL:
         pass
     raise ArgumentError("only f(...) == literal may have arguments that are no literals", value=ast.unparse(left))
 

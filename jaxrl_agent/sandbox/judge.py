@@ -37,6 +37,7 @@ from jaxrl_agent.errors import ArgumentError, SandboxError
 from jaxrl_agent.sandbox.compare import DEFAULT_RULES, Rules, is_wire, same_output, same_wire
 from jaxrl_agent.sandbox.inside import call as inside_call
 from jaxrl_agent.sandbox.results import CaseVerdict, Limits, Result, Status, Verdict
+from jaxrl_agent.sandbox.worker import Worker, open_worker
 
 FEEDBACK_BYTES = 2048
 ANSWER_BYTES = 2048
@@ -49,6 +50,7 @@ _FORMS = (
     {"entry_point", "args", "checker"},
     {"call", "expected"},
 )
+_ENDED_BY_KILL = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT)
 _EXTRA = {"kwargs", "setup", "rules"}
 _REMEDY = "Forms: input and output; entry_point, args and expected; call and expected; or checker instead of the last."
 
@@ -281,6 +283,8 @@ class _Sandboxes:
             self._open[key] = (stack.enter_context(self._sessions(program, self._limits)), stack)
         result = self._open[key][0].run(stdin)
         self.tier = result.tier
+        if result.status in _ENDED_BY_KILL:
+            self._close(kind, program)  # a limit ends the sandbox; the next test gets a new one
         return result
 
 
@@ -334,10 +338,19 @@ def run_call(request: Mapping[str, Any], *, limits: Limits, sessions: Sessions |
         raise SandboxError("a trusted program must give a value", value=error) from None
 
 
+class _RealSession:
+    def __init__(self, worker: Worker):
+        self._worker = worker
+
+    def run(self, stdin: str) -> Result:
+        return self._worker.call({"stdin": stdin, "args": []}).result
+
+
 @contextlib.contextmanager
 def sandbox_sessions(program: str, limits: Limits) -> Iterator[Session]:
     """Open a real sandbox for one candidate."""
-    raise NotImplementedError
+    with open_worker("code", setup={"program": program}, limits=limits) as worker:
+        yield _RealSession(worker)
 
 
 # ---- verdicts

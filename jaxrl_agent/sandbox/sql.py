@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_agent.errors import ArgumentError, DataError, SandboxError
+from jaxrl_agent.sandbox import worker
 from jaxrl_agent.sandbox.compare import DEFAULT_RULES, Rules, same_rows
 from jaxrl_agent.sandbox.inside.sql import tokens
 from jaxrl_agent.sandbox.results import CaseVerdict, Limits, Reply, Status, Verdict
@@ -90,7 +91,7 @@ class SqlSession:
             "heap_bytes": self.limits.memory_mb << 19,
             "writable": writable,
         }
-        self._open_worker = open_worker or _real_worker()
+        self._open_worker = open_worker or worker.open_worker
         self._stack = contextlib.ExitStack()
         self._worker: Any = None
 
@@ -144,12 +145,6 @@ class SqlSession:
                 self._open_worker("sql", setup=self._setup, files={"database": self.database}, limits=self.limits)
             )
         return self._worker.call(request, limits=self.limits)
-
-
-def _real_worker() -> OpenWorker:
-    from jaxrl_agent.sandbox.client import open_worker
-
-    return open_worker
 
 
 def file_hash(path: Path) -> str:

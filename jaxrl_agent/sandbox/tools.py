@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_agent.errors import ArgumentError, SandboxError
+from jaxrl_agent.sandbox import worker
 from jaxrl_agent.sandbox.compare import canonical_json
 from jaxrl_agent.sandbox.inside.tools import Malformed, depth_of, parse_calls
 from jaxrl_agent.sandbox.results import PRECEDENCE, Limits, Reply, Status
@@ -140,7 +141,7 @@ class ToolSession:
             "max_result_bytes": max_result_bytes,
         }
         self._files = {f"module_{number}.py": source for number, source in enumerate(modules.values())}
-        self._open_worker = open_worker or _real_worker()
+        self._open_worker = open_worker or worker.open_worker
         self._stack = contextlib.ExitStack()
         try:
             self._worker = self._start()
@@ -216,12 +217,6 @@ class ToolSession:
         if self._worker is None:
             raise SandboxError("an episode that is over must not be asked", remedy="Open a new session.")
         return self._worker.call(request, limits=self.limits)
-
-
-def _real_worker() -> OpenWorker:
-    from jaxrl_agent.sandbox.client import open_worker
-
-    return open_worker
 
 
 def _declaration(instance: Instance) -> dict[str, Any]:
