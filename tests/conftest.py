@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -26,6 +28,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked gpu where there is no accelerator."""
     if item.get_closest_marker("gpu") and jax.default_backend() == "cpu":
         pytest.skip("needs an accelerator: JAX_PLATFORMS=cuda bash launch/test.sh -m gpu")
+
+
+MOST_MAPS = 30_000  # of the 65,530 memory maps that Linux grants a process by default
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bounded_programs() -> Iterator[None]:
+    """Drop compiled programs before their memory maps run out: a process that meets the limit crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
