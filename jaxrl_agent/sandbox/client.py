@@ -13,15 +13,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from typing import Any
 
 from jaxrl_agent.errors import ArgumentError, SandboxError
-from jaxrl_agent.sandbox import bubblewrap, seccomp, wire
+from jaxrl_agent.sandbox import bubblewrap, leftovers, seccomp, wire
 
 TIERS = ("none", "lsm", "ns")
-_RUN_FOLDER = "jaxrl_sandbox"
 _CLOSE_SECONDS = 10.0
 _MAIN = "import sys; sys.path.insert(0, sys.argv[2]); from jaxrl_agent.sandbox.supervisor import main; main()"
 
@@ -77,10 +75,8 @@ class Client:
         if tier != "none" and not seccomp.supported():
             raise SandboxError("system-call numbers of this machine must be known", value=os.uname().machine)
         self.settings, self.tier, self.owner = settings, tier, os.getpid()
-        remove_stale_folders()
-        start = _start_time(self.owner)
-        self._folder = tempfile.mkdtemp(prefix=f"{_RUN_FOLDER}-{self.owner}-{start}-")
-        os.chmod(self._folder, 0o755)
+        leftovers.kill_orphans()
+        self._folder = leftovers.make_folder()
         self._ids, self._workers = itertools.count(), itertools.count()
         self._waiting: dict[int | str, concurrent.futures.Future] = {}
         self._lock, self._send_lock = threading.Lock(), threading.Lock()
@@ -154,6 +150,8 @@ class Client:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode:
+            leftovers.kill_orphans(looks=3)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def abandon(self) -> None:
@@ -181,6 +179,8 @@ class Client:
                     _settle(future, message)
             if not data:
                 self._die(error)
+                if self._process.wait():
+                    leftovers.kill_orphans(looks=3)
                 return
 
     def _die(self, error: SandboxError) -> None:
@@ -191,21 +191,6 @@ class Client:
             self._socket.shutdown(socket.SHUT_RDWR)
         for future in waiting.values():
             future.set_exception(self._dead)
-
-
-def remove_stale_folders() -> None:
-    """Remove folders of callers that are gone."""
-    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_RUN_FOLDER}-*-*-*"):
-        owner, start = path.name.split("-")[1:3]
-        if owner.isdigit() and _start_time(int(owner)) != start:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _start_time(pid: int) -> str:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
 
 
 def _error_of(message: dict) -> SandboxError:

@@ -15,7 +15,7 @@ import time
 import traceback
 
 from jaxrl_agent.errors import SandboxError
-from jaxrl_agent.sandbox import bubblewrap, memory, seccomp
+from jaxrl_agent.sandbox import bubblewrap, leftovers, memory, seccomp
 from jaxrl_agent.sandbox.bubblewrap import Profile
 
 SLOT_UIDS = 61000
@@ -128,7 +128,7 @@ class Launcher:
 
     def __init__(self, *, tier: str, bwrap: str, run_folder: str, cgroups: bool = True, uid_base: int = SLOT_UIDS):
         self.tier, self._folder, self._uid_base = tier, run_folder, uid_base
-        self.as_root = os.geteuid() == 0
+        self.as_root, self._owner = os.geteuid() == 0, os.getpid()
         self.meters = memory.Meters(cgroups=cgroups)
         self.interpreter, self._prefix = bubblewrap.find_interpreter()
         if self.as_root and self._prefix is not None and not bubblewrap.readable_by_others(self._prefix):
@@ -207,7 +207,8 @@ class Launcher:
             hard = resource.getrlimit(number)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (value, value))
-        os.execve(command[0], command, bubblewrap.environment())
+        # The name shows whose it is: a bubblewrap whose parent dies at a bad moment waits for ever and must be found.
+        os.execve(command[0], [leftovers.mark(self._owner), *command[1:]], bubblewrap.environment())
 
     def _reachable(self, bwrap: pathlib.Path) -> pathlib.Path:
         """Give bubblewrap where slot users can run it, copied with the library beside it if need be."""

@@ -144,7 +144,7 @@ class Meters:
         self._count = 0
         self._version, self._bases = _find_bases() if cgroups else (0, {})
         if self._bases:
-            _remove_stale(self._bases)
+            self.tidy()
             try:
                 trial = self.make()
                 trial.limit(1 << 30, 64)
@@ -152,6 +152,15 @@ class Meters:
                 trial.remove()
             except (OSError, ValueError, KeyError):
                 self._bases = {}
+
+    def tidy(self) -> None:
+        """Remove groups of supervisors that are gone."""
+        for base in set(self._bases.values()):
+            for path in base.glob(f"{_PREFIX}-*-*"):
+                owner = path.name.split("-")[2]
+                if owner.isdigit() and (int(owner) == os.getpid() or not os.path.exists(f"/proc/{owner}")):
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
 
     @property
     def kind(self) -> str:
@@ -173,10 +182,17 @@ def descendants(root: int) -> list[int]:
     while waiting:
         pid = waiting.pop()
         found.append(pid)
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                with contextlib.suppress(OSError):
-                    waiting += map(int, _read_bytes(f"/proc/{pid}/task/{thread}/children").split())
+        waiting += children(pid)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """List the children of a process, those of all its threads."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, _read_bytes(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
@@ -248,16 +264,6 @@ def _below(root: str, point: str, path: str) -> Path:
     inside = path[len(root) :] if root != "/" and path.startswith(root) else path
     joined = Path(point) / inside.lstrip("/")
     return joined if joined.is_dir() else Path(point)
-
-
-def _remove_stale(bases: dict[str, Path]) -> None:
-    """Remove groups of supervisors that are gone."""
-    for base in set(bases.values()):
-        for path in base.glob(f"{_PREFIX}-*-*"):
-            owner = path.name.split("-")[2]
-            if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-                with contextlib.suppress(OSError):
-                    path.rmdir()
 
 
 def _try_write(path: Path, value: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable
 
 from jaxrl_agent.errors import SandboxError
 from jaxrl_agent.sandbox.bubblewrap import Profile
 from jaxrl_agent.sandbox.launch import Launcher, Sandbox
-from jaxrl_agent.sandbox.memory import descendants
+from jaxrl_agent.sandbox.memory import children
 
 START_SECONDS = 20.0
 KILL_SECONDS = 5.0
@@ -158,8 +159,7 @@ class Pool:
                 box.dead = True
                 if not box.killed or box.log_text():
                     self._start_failed(box.log_text() or f"it ended with status {status}")
-            if self._launcher.tier != "ns":
-                self._kill_strays()
+            self._kill_strays()
             if not box.dead:
                 self._gone(box)
             else:
@@ -167,14 +167,12 @@ class Pool:
         self.fill()
 
     def _kill_strays(self) -> None:
-        """Without a namespace, what a dead process 1 leaves behind becomes the supervisor's child: kill it."""
-        own = os.getpid()
-        for pid in descendants(own)[1:]:
-            with contextlib.suppress(OSError, ValueError):
-                with open(f"/proc/{pid}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-                if parent == own and pid not in self.all:
-                    os.kill(pid, 9)
+        """Kill what has become the supervisor's child: the rest of a launch cut off, or of a tier without namespace."""
+        known = {number for box in self.all.values() for number in (box.monitor, box.pid)}
+        for pid in children(os.getpid()):
+            if pid not in known:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _release(self, box: Sandbox) -> None:
         if self.all.pop(box.monitor, None) is None:
@@ -203,7 +201,7 @@ class Pool:
                 box.kill()
             elif box.dead and not box.reaped and box.pid != box.monitor:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(box.monitor, 9)
+                    os.kill(box.monitor, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill every sandbox and wait until none is left."""
@@ -217,6 +215,8 @@ class Pool:
                 if box.reaped:
                     self._release(box)
             time.sleep(0.002)
+        self._kill_strays()
+        self._launcher.meters.tidy()
 
 
 def remedy_for(text: str) -> str:
