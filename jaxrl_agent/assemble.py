@@ -79,7 +79,7 @@ def check_names(config: Config) -> None:
     schedule = build_schedule(config)
     jax.eval_shape(lambda key: schedule(config.task.t_max, 1, key, 0, jnp.ones(N_LEVELS)), jax.random.key(0))
     check_method(config)
-    build_optimizer(config.optimizer, config.train.updates * config.train.mini_batches)
+    _policy_optimizer(config)
     if not config.init and config.warm_start.updates:
         build_optimizer(config.warm_start.optimizer, config.warm_start.updates)
 

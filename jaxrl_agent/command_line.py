@@ -197,13 +197,15 @@ def print_config(config: Config) -> None:
     if config.init:
         print(f"\nthe model: as {config.init} has it; config.model.preset is not used")
     rollout, trajectories = config.rollout, config.trajectories_per_update
-    turns = trajectories * config.task.t_max
+    sampled = trajectories * rollout.candidates
+    turns = sampled * config.task.t_max
+    candidates = f", chosen from {rollout.candidates} candidates each = {sampled} sampled" * (rollout.candidates > 1)
     print(
-        f"\none update: {rollout.prompts_per_update} prompts x {rollout.group_size} = {trajectories} trajectories, "
-        f"at most {turns} turns and {turns * config.task.max_tokens} sampled tokens\n"
+        f"\none update: {rollout.prompts_per_update} prompts x {rollout.group_size} = {trajectories} trajectories"
+        f"{candidates}, at most {turns} turns and {turns * config.task.max_tokens} sampled tokens\n"
         f"the run: {config.warm_start.updates if not config.init else 0} supervised updates, then "
         f"{config.train.updates} updates x {config.train.mini_batches} optimizer steps, "
-        f"{config.train.updates * trajectories} trajectories"
+        f"{config.train.updates * sampled} trajectories"
     )
 
 

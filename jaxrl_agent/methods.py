@@ -9,6 +9,7 @@ from jaxrl_agent.config import AlgorithmConfig, BudgetConfig, Config
 from jaxrl_agent.errors import ConfigError
 
 SECTIONS = ("ppo", "gigpo", "process")  # parts of config.algorithm that belong to one algorithm
+_NOT_READ = {"turn": ("gamma", "lam"), "token": ("gamma_turn", "lam_turn")}  # by level of PPO's advantages
 _MIXED = ("budget_mix", "headroom")  # schedules that draw several budgets in one update
 
 
@@ -31,6 +32,7 @@ def needs_exact_values(config: Config) -> bool:
 def _faults(config: Config, algorithm: Algorithm) -> Iterator[tuple[str, object, str]]:
     """(rule, value, remedy) of everything that is wrong."""
     yield from _strange_options(config, algorithm)
+    yield from _strange_levels(config)
     yield from _strange_schedule(config, algorithm)
     name = config.algorithm.name
     if config.rollout.candidates > 1 and not algorithm.groups:
@@ -80,6 +82,18 @@ def _strange_options(config: Config, algorithm: Algorithm) -> Iterator[tuple[str
         )
 
 
+def _strange_levels(config: Config) -> Iterator[tuple[str, object, str]]:
+    """Discounts of a level that PPO's advantages do not have."""
+    ppo, default = config.algorithm.ppo, AlgorithmConfig().ppo
+    for name in _NOT_READ.get(ppo.level, ()):
+        if getattr(ppo, name) != getattr(default, name):
+            yield (
+                f"config.algorithm.ppo.{name} must be left alone with config.algorithm.ppo.level={ppo.level}",
+                getattr(ppo, name),
+                "That level does not read it.",
+            )
+
+
 def _strange_schedule(config: Config, algorithm: Algorithm) -> Iterator[tuple[str, object, str]]:
     schedule, default = config.budget.schedule, BudgetConfig()
     if schedule == "budget_mix_marginal" and config.task.budget_visibility != "hidden":
@@ -103,3 +117,9 @@ def _strange_schedule(config: Config, algorithm: Algorithm) -> Iterator[tuple[st
         )
     if schedule != "headroom" and config.budget.uniform_share != default.uniform_share:
         yield ("config.budget.uniform_share belongs to schedule headroom", schedule, "Set it back, or take headroom.")
+    if schedule != "curriculum" and config.budget.stage_updates != default.stage_updates:
+        yield (
+            "config.budget.stage_updates belongs to schedule curriculum",
+            schedule,
+            "Set it back, or take curriculum.",
+        )

@@ -41,6 +41,12 @@ def test_a_dry_run_prints_every_setting_with_its_unit_and_what_they_amount_to(la
     assert "supervised updates, then" in result.out
 
 
+def test_a_dry_run_counts_what_dynamic_sampling_leaves_out(launch):
+    result = launch("train", "--config=configs/frozenlake_dapo.py", "--dry_run")
+    assert "= 128 trajectories, chosen from 2 candidates each = 256 sampled, at most 4096 turns" in result.out
+    assert "150 updates x 2 optimizer steps, 38400 trajectories" in result.out
+
+
 def test_dotted_flags_override_the_file(launch):
     result = launch(
         "train",
@@ -103,7 +109,7 @@ def test_init_and_mesh_flags_go_over_the_file_and_folders_become_absolute(launch
         (["--config=configs/none.py"], ["config file must exist", "configs/none.py", "configs/frozenlake_grpo.py"]),
         (["--config.optimizer.learning_rat=1"], ["config.optimizer has no key", "Did you mean 'learning_rate'?"]),
         (["--config.optimiser.learning_rate=1"], ["config has no key", "Did you mean 'optimizer'?"]),
-        (["--config.algorithm.name=gpro"], ["config.algorithm.name", "Did you mean 'grpo'?"]),
+        (["--config.algorithm.name=grp"], ["config.algorithm.name", "Did you mean 'grpo'?"]),
         (["--config.rollout.group_size=1"], ["config.rollout.group_size must be at least 2"]),
         (["--mesh=rows:2"], ["axes data, fsdp, tensor"]),
         (["--config.budget.schedule=curriculum"], ["caps within 1..16"]),

@@ -23,6 +23,7 @@ OWN = {
     "gspo": {"algorithm__clip_low": 3e-4, "algorithm__clip_high": 4e-4},
     "ppo": {"algorithm__ppo__warmup_updates": 1},
 }
+PPO = {"algorithm__name": "ppo", **OWN["ppo"]}
 SCHEDULES = {"curriculum": {"budget__caps": (2, 4), "budget__stage_updates": 2}}
 
 
@@ -66,6 +67,11 @@ def settings_of(algorithm: str, schedule: str = "budget_mix", **changes):
         ({"budget__schedule": "budget_mix_marginal"}, "visibility=hidden"),
         ({"budget__balance": 2.0}, "schedule that mixes budgets"),
         ({"budget__uniform_share": 0.1}, "belongs to schedule headroom"),
+        ({"budget__stage_updates": 7}, "belongs to schedule curriculum"),
+        (PPO | {"algorithm__ppo__lam": 0.9}, "ppo.lam must be left alone with config.algorithm.ppo.level=turn"),
+        (PPO | {"algorithm__ppo__level": "token", "algorithm__ppo__gamma_turn": 0.9}, "ppo.gamma_turn must be"),
+        # Four updates of two steps, of which the critic takes one update to warm up.
+        (PPO | {"optimizer__schedule": "linear", "optimizer__warmup": 6}, "more total_steps than warm-up"),
         ({"algorithm__overlong_buffer": 3}, "max_tokens"),
         ({"budget__balance": 0.5, "budget__schedule": "budget_mix"}, "at least 1"),
     ],

@@ -49,7 +49,7 @@ from jaxrl_agent.checkpoint import REINFORCE, Checkpoints, describe_policy
 from jaxrl_agent.config import LakeConfig, TaskConfig, to_dict
 from jaxrl_agent.errors import ArgumentError, ConfigError
 from jaxrl_agent.evaluation.pass_at_kt import pass_at_kt
-from jaxrl_agent.learner import fused_step
+from jaxrl_agent.learner import experience
 from jaxrl_agent.learner.packing import trained_rows
 from jaxrl_agent.learner.train_state import new_state
 from jaxrl_agent.models.chat_template import Dialogue
@@ -289,14 +289,15 @@ def test_rule_18_prompts_tell_the_environments_numbers(telling, path):
 
 def draws(monkeypatch, *, state=None, count: int = 1, **changes) -> list[tuple[np.ndarray, np.ndarray]]:
     """Instances and budgets of the next updates, without playing them."""
-    monkeypatch.setattr(fused_step, "collect", lambda *_, **given: given)
+    monkeypatch.setattr(experience, "collect", lambda *_, **given: given)
     with small_preset():
         config = small_config(**changes)
         policy = assemble.Policy(EVEN_MODEL, None, "lake_words")
-        settings = assemble.build_step(config, policy, lake_game(LAKES, t_max=T_MAX))
+        game = lake_game(LAKES, t_max=T_MAX)
+        settings = assemble.build_step(config, policy, game)
     state, found = fresh_state() if state is None else state, []
     for _ in range(count):
-        given = fused_step.roll_out(settings, state, None).rollout
+        given = experience.roll_out(settings, state, game.data).rollout
         found.append((np.asarray(given["instances_P"]), np.asarray(given["budgets_P"])))
         state = state.replace(update=state.update + 1, cursor=state.cursor + settings.prompts)
     return found

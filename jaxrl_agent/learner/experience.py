@@ -40,10 +40,16 @@ class StepSettings:
 class Experience:
     """One rollout and the budget levels that its groups drew."""
 
-    rollout: Rollout
+    rollout: Rollout  # what is trained on
     fraction_P: jax.Array  # int32, 0..9, index of the budget level of each group
-    optimum_P: jax.Array  # float32, best probability of success within the group's budget; 1 where it is not known
+    gap_P: jax.Array  # float32, best possible success (1 where not known) minus success, over all candidates of a slot
     drawn: jax.Array  # int32 scalar, instances used up
+    offered: Rollout | None = None  # everything that was sampled, where some of it is left out of training
+
+    @property
+    def sampled(self) -> Rollout:
+        """What the policy did, with nothing chosen: groups with a spread alone would make it look half good."""
+        return self.rollout if self.offered is None else self.offered
 
 
 def draw_instances(key: jax.Array, cursor: jax.Array, *, n_instances: int, count: int) -> jax.Array:
@@ -89,13 +95,17 @@ def roll_out(settings: StepSettings, state: TrainState, data: Any) -> Experience
         row_ids_B=jnp.arange(count * settings.group_size, dtype=jnp.uint32),
         key=key_rollout,
     )
-    if settings.candidates > 1:
-        rollout, instances_P = _keep_informative(settings, rollout, instances_P)
-    optimum_P = jax.vmap(settings.task.optimum, in_axes=(None, 0, 0))(data, instances_P, budgets_P)
-    return Experience(rollout, fraction_P, optimum_P, drawn=jnp.int32(count))
+    optimum_P = jax.vmap(settings.task.optimum, in_axes=(None, 0, 0))(data, instances_P, sampled_P)
+    gap_P = optimum_P - rollout.success_B.reshape(count, settings.group_size).mean(axis=1)
+    experience = Experience(
+        rollout, fraction_P, gap_P.reshape(settings.prompts, settings.candidates).mean(axis=1), drawn=jnp.int32(count)
+    )
+    if settings.candidates == 1:
+        return experience
+    return experience.replace(rollout=_keep_informative(settings, rollout), offered=rollout)
 
 
-def _keep_informative(settings: StepSettings, rollout: Rollout, instances_P: jax.Array) -> tuple[Rollout, jax.Array]:
+def _keep_informative(settings: StepSettings, rollout: Rollout) -> Rollout:
     """The first candidate of each slot whose returns differ; the first of all where none do."""
     paid, counted_B = paid_rollout(settings, rollout)
     useful_B = informative_rows(paid.return_B, rollout.group_B, mask_B=counted_B)
@@ -104,7 +114,7 @@ def _keep_informative(settings: StepSettings, rollout: Rollout, instances_P: jax
     rows_B = (group_P[:, None] * settings.group_size + jnp.arange(settings.group_size)).reshape(-1)
     kept = jax.tree.map(lambda leaf: leaf[rows_B], rollout)
     slots_B = jnp.repeat(jnp.arange(settings.prompts), settings.group_size)
-    return kept.replace(group_B=slots_B), instances_P[group_P]
+    return kept.replace(group_B=slots_B)
 
 
 def paid_rollout(settings: StepSettings, rollout: Rollout) -> tuple[Rollout, jax.Array]:

@@ -41,8 +41,7 @@ def learn(
         rows = balance_budgets(settings, rows, fraction_P)
     state, metrics = update_policy(settings.update, state, rows, update_keys(state)[2])
     metrics["gradient_share_by_budget"] = gradient_shares(settings, rows, fraction_P)
-    success_P = rollout.success_B.reshape(len(fraction_P), -1).mean(axis=1)
-    headroom_F = track_headroom(state.headroom_F, fraction_P, experience.optimum_P - success_P)
+    headroom_F = track_headroom(state.headroom_F, fraction_P, experience.gap_P)
     metrics["headroom_by_budget"] = headroom_F
     cursor = state.cursor + experience.drawn
     return state.replace(update=state.update + 1, cursor=cursor, headroom_F=headroom_F), metrics

@@ -14,6 +14,8 @@ from jaxrl_agent.types import StopReason
 def summarise(settings: StepSettings, experience: Experience) -> dict[str, jax.Array]:
     """Compute the metrics of one rollout on device.
 
+    They speak of all trajectories that were sampled, those on groups and their gradient of what is trained on.
+
     The step reward is the exact value of the action taken (Q* at gamma 0.99), averaged in three ways, because long
     failing trajectories drag the pooled mean down without any change of skill ("Training dynamics").
 
@@ -28,17 +30,16 @@ def summarise(settings: StepSettings, experience: Experience) -> dict[str, jax.A
         optimal_share (steps without regret), invalid_share, zero_variance_groups (share); stop_reasons [reasons]
         (shares in the order of StopReason); effective_groups_by_budget and groups_by_budget [10] (counts).
     """
-    rollout, turns = experience.rollout, experience.rollout.turns
+    rollout, turns = experience.sampled, experience.sampled.turns
     played_BT = jnp.arange(turns.action_BT.shape[1]) < rollout.n_turns_B[:, None]
     steps = jnp.maximum(played_BT.sum(), 1)
     quality_BT = jnp.where(played_BT, turns.step_quality_BT, 0.0)
     regret_BT = jnp.where(played_BT, turns.best_quality_BT - turns.step_quality_BT, 0.0)
     counts_B = jnp.maximum(rollout.n_turns_B, 1)
     groups = experience.fraction_P.shape[0]
-    group_size = rollout.success_B.shape[0] // groups
-    paid, counted_B = paid_rollout(settings, rollout)
+    paid, counted_B = paid_rollout(settings, experience.rollout)
     useful_B = informative_rows(paid.return_B, paid.group_B, mask_B=counted_B)
-    useful_P = useful_B.reshape(groups, group_size).any(axis=1)
+    useful_P = useful_B.reshape(groups, -1).any(axis=1)
     level_PF = jax.nn.one_hot(experience.fraction_P, N_LEVELS)
     return {
         "trajectory_reward": rollout.return_B.mean(),

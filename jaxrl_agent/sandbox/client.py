@@ -51,8 +51,8 @@ class Settings:
     def __post_init__(self):
         if self.min_tier not in ("ns", "lsm"):
             raise ArgumentError('min_tier must be "ns" or "lsm"', value=self.min_tier)
-        if self.slots < 2 or self.queue < 1 or self.workers < 0 or self.idle < 0:
-            raise ArgumentError("slots must be at least 2, queue at least 1, workers and idle not negative", value=self)
+        if not 2 <= self.slots <= 256 or self.queue < 1 or self.workers < 0 or self.idle < 0:
+            raise ArgumentError("slots must be 2 to 256, queue at least 1, workers and idle not negative", value=self)
 
     def options(self, tier: str, folder: str) -> dict[str, Any]:
         """Give what the supervisor is told."""

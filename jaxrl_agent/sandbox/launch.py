@@ -18,7 +18,7 @@ from jaxrl_agent.errors import SandboxError
 from jaxrl_agent.sandbox import bubblewrap, leftovers, memory, seccomp
 from jaxrl_agent.sandbox.bubblewrap import Profile
 
-SLOT_UIDS = 61000
+SLOT_UIDS, MOST_SLOTS, _UID_BLOCKS = 61000, 256, 16
 _INSIDE = pathlib.Path(__file__).parent / "inside"
 _MODULES = ("landlock", "code_child", "handler_child", "runner")
 _CONTROL, _BUNDLE, _SECCOMP, _INFO = 3, 4, 5, 6
@@ -123,11 +123,12 @@ class Launcher:
         run_folder: where bubblewrap is copied if slot users can not reach it, and where tiers without a mount
             namespace keep their scratch folders.
         cgroups: whether cgroups may be used.
-        uid_base: first slot user; used only when started as root.
     """
 
-    def __init__(self, *, tier: str, bwrap: str, run_folder: str, cgroups: bool = True, uid_base: int = SLOT_UIDS):
-        self.tier, self._folder, self._uid_base = tier, run_folder, uid_base
+    def __init__(self, *, tier: str, bwrap: str, run_folder: str, cgroups: bool = True):
+        self.tier, self._folder = tier, run_folder
+        # Supervisors of one host rarely share slot users; where they do, namespaces still keep them apart.
+        self._uid_base = SLOT_UIDS + os.getpid() % _UID_BLOCKS * MOST_SLOTS
         self.as_root, self._owner = os.geteuid() == 0, os.getpid()
         self.meters = memory.Meters(cgroups=cgroups)
         self.interpreter, self._prefix = bubblewrap.find_interpreter()

@@ -273,6 +273,11 @@ def test_of_several_candidates_the_first_with_a_spread_is_trained_on(lesson, on_
     spread = np.ptp(kept.rollout.return_B.reshape(count, size), axis=1) > 0
     # A slot that took its second candidate did so for a spread.
     assert spread[chosen == offered[:, 1]].all()
+    # What was left out still tells how good the policy is.
+    assert kept.sampled.success_B.shape == (2 * count * size,)
+    np.testing.assert_array_equal(kept.sampled.instance_B, np.repeat(offered.ravel(), size))
+    np.testing.assert_allclose(kept.gap_P, 1 - kept.sampled.success_B.reshape(count, -1).mean(axis=1), atol=1e-6)
+    assert plain.sampled is plain.rollout
 
 
 # ---- devices

@@ -53,7 +53,7 @@ def experience(stops=(S, F, B, B), success=(True, False, False, False)) -> Exper
         return_B=success_B.astype(jnp.float32),
         success_B=success_B,
     )
-    return Experience(rollout, fraction_P=jnp.array([2, 9]), optimum_P=jnp.ones(2), drawn=jnp.int32(2))
+    return Experience(rollout, fraction_P=jnp.array([2, 9]), gap_P=jnp.ones(2), drawn=jnp.int32(2))
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "jitted"])
@@ -101,6 +101,16 @@ def test_trajectories_without_a_turn_do_not_divide_by_zero(summary):
 def test_a_group_that_differs_only_in_rows_out_of_the_loss_has_no_gradient(summary):
     assert summary(experience(stops=(S, T, B, B)))["zero_variance_groups"] == 1
     assert summary(experience(stops=(S, B, B, B)))["zero_variance_groups"] == 0.5
+
+
+def test_success_is_that_of_everything_sampled_and_groups_are_those_trained_on(summary):
+    played = experience()
+    offered = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:2], leaf[2:], leaf[2:], leaf[2:]]), played.rollout)
+    alone, metrics = summary(played), summary(played.replace(offered=offered))
+    assert (alone["success"], metrics["success"]) == (0.25, 0.125)
+    assert metrics["turns"] == (1 + 2 + 6 * 3) / 8
+    assert metrics["zero_variance_groups"] == alone["zero_variance_groups"] == 0.5
+    np.testing.assert_array_equal(metrics["groups_by_budget"], alone["groups_by_budget"])
 
 
 def test_under_marginal_reward_two_successes_at_different_turns_are_a_signal(summary):
