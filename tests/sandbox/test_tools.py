@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_agent.errors import ArgumentError, SandboxError
-from jaxrl_agent.sandbox.inside.tools import MAX_CALLS, MAX_TEXT_BYTES, Malformed, fit, parse_calls, state_of
+from jaxrl_agent.sandbox.inside.tools import MAX_CALLS, MAX_TEXT_BYTES, Malformed, fit, parse_calls, state_of, text_of
 from jaxrl_agent.sandbox.results import Reply, Result, Status
 from jaxrl_agent.sandbox.tools import Instance, Tool, ToolSession, read_results, state_hash
 from jaxrl_agent.testing.plain_workers import plain_worker
@@ -321,6 +321,20 @@ def test_a_killed_process_ends_the_episode():
 def test_a_malformed_answer_is_the_sandboxs_failure(value):
     with pytest.raises(SandboxError):
         read_results(value, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a\n", "a\n"),
+        ({"a": None}, '{"a": null}'),
+        ({(1, 2): 3}, "{(1, 2): 3}"),
+        (None, "None"),
+        ([1, "x"], "[1, 'x']"),
+    ],
+)
+def test_results_become_text_as_bfcl_has_it(value, text):
+    assert text_of(value) == text
 
 
 # ---- states

@@ -249,11 +249,20 @@ class Handler:
             return {"status": "runtime_error", "text": f"Error during execution: {error}"}
 
     def _result(self, value):
-        text = value if isinstance(value, str) else json.dumps(value) if isinstance(value, dict) else str(value)
-        data = text.encode("utf-8", "replace")
+        data = text_of(value).encode("utf-8", "replace")
         if len(data) > self.max_result_bytes:
             return {"status": "output_limit", "text": data[: self.max_result_bytes].decode("utf-8", "ignore")}
         return {"status": "ok", "text": data.decode("utf-8")}
+
+
+def text_of(value):
+    """Text that the model sees of a result: text as it is, a dict as JSON if it can be, all else as Python prints it."""
+    if isinstance(value, dict):
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError):
+            pass
+    return str(value)
 
 
 def _import(name, path):
