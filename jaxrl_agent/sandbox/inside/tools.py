@@ -256,7 +256,7 @@ class Handler:
 
 
 def text_of(value):
-    """Text that the model sees of a result: text as it is, a dict as JSON if it can be, all else as Python prints it."""
+    """Text that the model sees of a result: text as it is, a dict as JSON if it can be, all else as `str` has it."""
     if isinstance(value, dict):
         try:
             return json.dumps(value)
