@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from jaxrl_agent.errors import JaxrlError, SandboxError
 from jaxrl_agent.sandbox import bubblewrap, wire
@@ -45,7 +46,7 @@ class Supervisor:
     def __init__(self, client: socket.socket, parent: int, options: dict):
         self._client, self._options = client, options
         self._selector = selectors.DefaultSelector()
-        self._watched: set[int] = set()
+        self._watched: dict[int, Callable[[], object]] = {}
         self._outgoing = bytearray()
         self._decoder = wire.Decoder()
         self._running: set[Session] = set()
@@ -85,7 +86,8 @@ class Supervisor:
         last = 0.0
         while not self._ended:
             for key, _ in self._selector.select(TICK_SECONDS if self._running else 0.5):
-                if key.fd in self._watched:
+                # An earlier event may have closed this descriptor, and opened another of the same number.
+                if self._watched.get(key.fd) is key.data:
                     key.data()
             now = time.monotonic()
             if now - last >= TICK_SECONDS:
@@ -107,11 +109,10 @@ class Supervisor:
 
     def _watch(self, fd: int, act) -> None:
         self._selector.register(fd, selectors.EVENT_READ, act)
-        self._watched.add(fd)
+        self._watched[fd] = act
 
     def _unwatch(self, fd: int) -> None:
-        if fd in self._watched:
-            self._watched.discard(fd)
+        if self._watched.pop(fd, None) is not None:
             self._selector.unregister(fd)
 
     # ---- the caller
@@ -157,7 +158,8 @@ class Supervisor:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
         if events != self._client_events:
             self._client_events = events
-            self._selector.modify(self._client.fileno(), events, self._client_readable)
+            fd = self._client.fileno()
+            self._selector.modify(fd, events, self._watched[fd])
 
     # ---- requests
 

@@ -4,6 +4,8 @@ Its text is the interpreter's `-c` argument; `sys.argv` holds descriptor of orde
 and the writable folder.
 """
 
+import _sitebuiltins
+import builtins
 import contextlib
 import json
 import os
@@ -28,6 +30,9 @@ def start():
     confine(sys.modules["landlock"], tier, base, files)
     for name in COMMON.split():
         __import__(name)
+    # The interpreter skips `site` to start faster; programs know it by these two.
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     sys.modules["runner"].main(control, tier, base)
 
 

@@ -40,7 +40,7 @@ def execute(text, path, names):
     except BaseException:
         kind, value, trace = sys.exc_info()
         try:
-            sys.excepthook(kind, value, trace.tb_next if trace is not None else None)
+            sys.excepthook(kind, value.with_traceback(trace.tb_next), trace.tb_next)
         except BaseException:
             os.write(2, f"{getattr(kind, '__name__', 'error')}\n".encode())
         return 1
