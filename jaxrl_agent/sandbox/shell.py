@@ -27,10 +27,17 @@ from jaxrl_agent.sandbox.results import MIB, Limits, Result, Status
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ANSWER_SECONDS = 60.0
 _MOST_FILES, _MOST_BYTES = 2000, 256 * MIB
-_MAIN = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from jaxrl_agent.sandbox.shell_host import main; "
-    "sys.exit(main() or 0)"
-)
+# The package's own `__init__` imports much that a keeper does not need, so an empty one stands in for it.
+_MAIN = """
+import sys, types
+root, package = sys.argv[2:]
+sys.path.insert(0, root)
+sys.modules["jaxrl_agent.sandbox"] = module = types.ModuleType("jaxrl_agent.sandbox")
+module.__path__ = [package]
+from jaxrl_agent.sandbox.shell_host import main
+main()
+"""
+_PACKAGE = pathlib.Path(__file__).parent
 
 # Contents, contents with a mode, or the path of a file or folder outside.
 Source = bytes | tuple[bytes, int] | str | os.PathLike
@@ -225,7 +232,7 @@ class _Link:
         options |= {"lifetime_s": lifetime_s}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _MAIN, json.dumps(options), str(pathlib.Path(__file__).parents[2])],
+                [sys.executable, "-I", "-S", "-c", _MAIN, json.dumps(options), str(_PACKAGE.parents[1]), str(_PACKAGE)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=bubblewrap.environment() | {"HOME": "/"},
