@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from jaxrl_agent.benchmark import envs, sampler, update
+from jaxrl_agent.benchmark import envs, sampler, sandbox, update
 from jaxrl_agent.benchmark.timing import Contestant, Timed, ratio, spread, take_turns
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.run_dir import Json, collect_versions, to_jsonable
@@ -29,6 +29,7 @@ class Suite:
     yardsticks: tuple[str, ...]
     peers: tuple[str, ...] = ()  # packages that `peers` needs
     same_size: bool = False  # hold against a yardstick of the same size, not the best one
+    elsewhere: bool = False  # other processes do the work, so rates are by the clock
 
 
 SUITES: dict[str, Suite] = {
@@ -39,6 +40,7 @@ SUITES: dict[str, Suite] = {
     "update": Suite(
         update.contestants, update.UNIT, yardsticks=("torch",), peers=("torch", "transformers"), same_size=True
     ),
+    "sandbox": Suite(sandbox.contestants, sandbox.UNIT, yardsticks=("fresh",), same_size=True, elsewhere=True),
 }
 
 
@@ -86,13 +88,15 @@ def to_text(line: Json) -> str:
     """One line for the terminal."""
     by_cpu = line["by_cpu_seconds"]
     rate = line["per_cpu_s" if by_cpu else "per_s"]
-    said = f"{line['name']:<22}{line['size']:>9,}  {rate['median']:>14,.0f} {line['unit']} a {'CPU ' * by_cpu}second"
+    digits = 0 if rate["median"] >= 100 else 2
+    said = f"{line['name']:<22}{line['size']:>9,}  {rate['median']:>14,.{digits}f} {line['unit']} a "
+    said += f"{'CPU ' * by_cpu}second"
     held = (f"{r['median']:,.4g} x {name} [{r['low']:,.4g}, {r['high']:,.4g}]" for name, r in line["ratio_to"].items())
     return "  ".join([said, *held])
 
 
 def _lines(name: str, suite: Suite, timed: dict[str, Timed]) -> Iterator[Json]:
-    by_cpu = jax.default_backend() == "cpu"
+    by_cpu = jax.default_backend() == "cpu" and not suite.elsewhere
     rates = {key: t.per_cpu_s if by_cpu else t.per_s for key, t in timed.items()}
     for key, t in timed.items():
         kind, _, size = key.partition("/")
