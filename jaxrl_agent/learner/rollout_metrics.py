@@ -20,8 +20,8 @@ def summarise(settings: StepSettings, experience: Experience) -> dict[str, jax.A
     failing trajectories drag the pooled mean down without any change of skill ("Training dynamics").
 
     Args:
-        settings: static settings; they say which rewards are paid and which rows count, hence which groups have a
-            gradient.
+        settings: static settings; they say which rewards are paid and which rows count, hence in which groups
+            returns differ.
         experience: from `roll_out`.
 
     Returns:
