@@ -76,9 +76,9 @@ def _strange_options(config: Config, algorithm: Algorithm) -> Iterator[tuple[str
             )
     if "scale" not in estimator_options(name) and config.algorithm.scale != default.scale:
         yield (
-            f"algorithm {name} does not divide by a spread of returns, so config.algorithm.scale must be left alone",
+            f"algorithm {name} does not read config.algorithm.scale, so it must be left alone",
             config.algorithm.scale,
-            "",
+            f"See config.algorithm.{algorithm.section} for what it has instead." if algorithm.section else "",
         )
 
 

@@ -51,7 +51,10 @@ def settings_of(algorithm: str, schedule: str = "budget_mix", **changes):
         ({"algorithm__ppo__lam": 0.9}, "algorithm.ppo belongs to algorithm ppo"),
         ({"algorithm__gigpo__omega": 2.0}, "algorithm.gigpo belongs to algorithm gigpo"),
         ({"algorithm__process__omega": 2.0, "algorithm__name": "gigpo"}, "belongs to algorithm process_reward"),
-        ({"algorithm__name": "rloo", "algorithm__scale": "batch"}, "scale must be left alone"),
+        (
+            {"algorithm__name": "rloo", "algorithm__scale": "batch"},
+            "algorithm rloo does not read config.algorithm.scale",
+        ),
         ({"algorithm__name": "ppo", "rollout__candidates": 2}, "would bias it"),
         ({"algorithm__name": "ppo"}, "never learn"),  # four updates, ten of warm-up
         ({"algorithm__name": "gspo"}, "geometric mean"),
