@@ -14,6 +14,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl_agent.algorithms.groups import EQUAL_SPREAD
+
 WHITEN_EPSILON = 1e-8
 
 
@@ -146,7 +148,8 @@ def bilevel_gae(
 def whiten(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Shift and scale the masked values to mean 0 and variance 1.
 
-    (x - mean) / sqrt(var + 1e-8), var with ddof 1, over the mask.
+    (x - mean) / sqrt(var + 1e-8), var with ddof 1, over the mask; exactly 0 where they spread by less than 1e-6, since
+    the float residue of their mean would come out ten thousand times larger.
 
     Args:
         values: any shape.
@@ -161,7 +164,8 @@ def whiten(values: jax.Array, mask: jax.Array) -> jax.Array:
     centred = values - jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(count, 1)
     centred = jnp.where(mask, centred, 0.0)
     variance = jnp.sum(centred**2) / jnp.maximum(count - 1, 1)
-    return centred * jax.lax.rsqrt(variance + WHITEN_EPSILON)
+    spread = jnp.max(values, where=mask, initial=-jnp.inf) - jnp.min(values, where=mask, initial=jnp.inf)
+    return jnp.where(spread >= EQUAL_SPREAD, centred * jax.lax.rsqrt(variance + WHITEN_EPSILON), 0.0)
 
 
 def value_token_losses(

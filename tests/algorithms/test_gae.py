@@ -158,6 +158,12 @@ def test_value_loss_is_the_larger_of_plain_and_clipped(variant):
     np.testing.assert_allclose(variant(gae.value_token_losses)(values, old, returns).mean(), 0.045, atol=1e-7)
 
 
+def test_whitening_equal_values_gives_exactly_zero(variant):
+    # The float mean of a hundred times 0.95 is not 0.95.
+    values = np.where(np.arange(101) < 100, 0.95, 7.0).astype(np.float32)
+    assert not np.asarray(variant(gae.whiten)(values, np.arange(101) < 100)).any()
+
+
 def test_whitening_nothing_gives_zeros(variant):
     assert not np.asarray(variant(gae.whiten)(np.array([3.0, 4.0]), np.zeros(2))).any()
     assert not np.asarray(variant(gae.whiten)(np.array([3.0, 4.0]), np.array([0, 1]))).any()
