@@ -117,7 +117,8 @@ def command_line(
         words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     # One file system of a fixed size for everything that can be written, so that its size bounds the sum.
     words += ["--perms", "1777", "--size", str(profile.disk_mb * MIB), "--tmpfs", "/tmp"]
-    words += ["--symlink", "/tmp/box", "/box", "--symlink", "/tmp/shm", "/dev/shm"]
+    for target, link in (("/tmp/box", "/box"), ("/tmp/shm", "/dev/shm"), ("/tmp/stdin", "/dev/stdin")):
+        words += ["--symlink", target, link]
     for source, target in profile.binds:
         words += ["--ro-bind", source, target]
     words += ["--remount-ro", "/", "--clearenv"]

@@ -103,6 +103,10 @@ class CgroupMeter:
             _try_write(self._paths["pids"] / "pids.max", processes + 4)
         self._kills = self._count_kills()
 
+    def memory_limit(self) -> int:
+        """Read back the limit of memory, bytes."""
+        return int(_read(self._memory / ("memory.max" if self._version == 2 else "memory.limit_in_bytes")))
+
     def usage(self) -> Usage:
         """Read the group's counters."""
         name = "memory.current" if self._version == 2 else "memory.usage_in_bytes"
@@ -148,8 +152,11 @@ class Meters:
             try:
                 trial = self.make()
                 trial.limit(1 << 30, 64)
+                held = trial.memory_limit() == 1 << 30
                 trial.usage()
                 trial.remove()
+                if not held:
+                    self._bases = {}
             except (OSError, ValueError, KeyError):
                 self._bases = {}
 

@@ -114,7 +114,8 @@ class Session:
         """Start a call; its `done` follows."""
         self.call = call
         meter = self.sandbox.meter
-        meter.limit(call.limits.memory_mb * MIB + _CGROUP_SLACK, call.limits.processes)
+        memory = call.limits.memory_mb * MIB
+        meter.limit(memory + min(_CGROUP_SLACK, memory // 12), call.limits.processes)
         call.cpu_before = meter.cpu_s()
         call.started = time.monotonic()
         if self.kind == "code":
@@ -231,7 +232,11 @@ class Session:
         """Take process 1's report that the fork has ended and nothing is left of it."""
         self._drain()
         if self.kind != "code":
-            # A handler that ends takes its worker with it.
+            # Its last reply may be there still; a handler that ends takes its worker with it.
+            if "replies" in self._streams:
+                self._take_reply(self._streams["replies"])
+            if self.call is not None:
+                self.call.violations.append((Status.RUNTIME_ERROR, "the handler ended"))
             self.sandbox.kill()
         if self.call is not None:
             self.finish(event)

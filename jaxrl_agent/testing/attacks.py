@@ -16,6 +16,8 @@ from jaxrl_agent.sandbox import Limits, Result, Status
 
 CORRECT, STDIN, ANSWER = "print(int(input()) * 2)", "21\n", "42\n"
 USUAL, SHORT = Limits(cpu_s=2.0, wall_s=4.0), Limits(cpu_s=0.5, wall_s=1.0)
+# Getting memory takes a loaded host long.
+PATIENT = Limits(cpu_s=2.0, wall_s=15.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,7 @@ readable = []
 for top in ("/etc", "/home", "/root", "/work", "/mnt", "/opt", "/srv", "/var", "/run", "/proc", "/sys", "/tmp"):
     for folder, _, names in os.walk(top):
         readable += [os.path.join(folder, name) for name in names]
-print([path for path in readable if not path.startswith("/tmp/box/")])
+print([path for path in readable if path not in ("/tmp/box/main.py", "/tmp/stdin")])
 """,
         (OK,),
         "[]\n",
@@ -146,7 +148,12 @@ for _ in range(16):
     ),
     Attack("stops itself", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", (TIME,), limits=SHORT),
     Attack("sleeps", "import time\ntime.sleep(30)", (TIME,), limits=SHORT),
-    Attack("takes too much memory", "x = []\nfor _ in range(40): x.append(bytearray(b'x') * (50 << 20))", (MEMORY,)),
+    Attack(
+        "takes too much memory",
+        "x = []\nfor _ in range(40): x.append(bytearray(b'x') * (50 << 20))",
+        (MEMORY,),
+        limits=PATIENT,
+    ),
     Attack(
         "takes too much memory in pieces, each in a process of its own",
         """
@@ -161,6 +168,7 @@ for _ in range(10):
 print("all of them")
 """,
         (MEMORY, ERROR),
+        limits=PATIENT,
     ),
     Attack(
         "takes memory that no process maps",
@@ -286,10 +294,15 @@ print(42)
         "looks for what an earlier run has left",
         """
 import builtins, os
-left = [name for name in os.listdir("/tmp") if name == "trace"] + [name for name in dir(builtins) if name == "trace"]
+left = [name for name in dir(builtins) if name == "trace"]
 builtins.trace = True
-open("/tmp/trace", "w").close()
-open("/dev/shm/trace", "w").close()
+paths = {os.path.realpath(os.path.join(folder, "trace")) for folder in (".", "/tmp", "/dev/shm", "/var/tmp")}
+left += [path for path in paths if os.path.exists(path)]
+for path in paths:
+    try:
+        open(path, "w").close()
+    except OSError:
+        pass
 print(left)
 """,
         (OK,),

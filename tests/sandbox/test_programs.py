@@ -67,6 +67,7 @@ def test_a_file_larger_than_the_disk_is_bound_instead_of_copied(tmp_path: pathli
     "program",
     [
         "print(sum(map(int, open(0))))",
+        "print(sum(map(int, open('/dev/stdin'))))",
         "import sys\nprint(sum(int(line) for line in sys.stdin))",
         "import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())))",
         "import os\nprint(sum(map(int, os.read(0, 1000).split())))",

@@ -29,9 +29,10 @@ def main(control_fd, tier, base):
         # Process 1 can be signalled from inside only where it has a handler, so it has none.
         signal.signal(number, signal.SIG_DFL)
     control = socket.socket(fileno=control_fd)
-    state = {"tier": tier, "box": base + "/box", "files": base + "/files"}
+    state = {"tier": tier, "base": base, "box": base + "/box", "files": base + "/files"}
     for folder in (state["box"], base + "/shm", state["files"]):
         os.makedirs(folder, exist_ok=True)
+    os.environ.update(HOME=state["box"], TMPDIR=base)
     gc.collect()
     gc.freeze()
     control.send(b'{"event": "ready"}')
@@ -71,7 +72,7 @@ def read_all(fd):
 def copy_to(fd, path, mode):
     """Copy a file's bytes to a path."""
     size, at = os.fstat(fd).st_size, 0
-    out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         while at < size:
             block = os.pread(fd, min(size - at, 1 << 20), at)
@@ -82,8 +83,18 @@ def copy_to(fd, path, mode):
         os.close(out)
 
 
+def show_input(fd, path):
+    """Put standard input where the link /dev/stdin leads, since there is no /proc; what programs left there may win."""
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        copy_to(fd, path, 0o600)
+
+
 def run(state, order, fds, control):
     """Fork, wait for the fork's end, remove everything that it left behind."""
+    if state["kind"] == "code":
+        show_input(fds[0], os.path.join(state["base"], "stdin"))
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -169,7 +180,7 @@ def in_child(state, order, fds):
     keep = fds[3:]
     if state["tier"] == "lsm":
         # A scope within the scope: the fork's signals do not reach this process's parent.
-        sys.modules["landlock"].restrict(["/"], [os.path.dirname(state["box"]), "/dev/null"], True)
+        sys.modules["landlock"].restrict(["/"], [state["base"], "/dev/null"], True)
     tighten(order["limits"], order["base_bytes"], state["kind"] == "code")
     os.chdir(state["box"])
     if state["kind"] == "code":
