@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -20,7 +21,7 @@ import pytest
 
 from jaxrl_agent import sandbox
 from jaxrl_agent.errors import ArgumentError, SandboxError
-from jaxrl_agent.sandbox import Limits, Status, access
+from jaxrl_agent.sandbox import Limits, Status, access, bubblewrap
 from jaxrl_agent.sandbox.shell import open_shell
 
 MIB = 1 << 20
@@ -203,6 +204,27 @@ def test_orphans_of_a_command_die_and_orphans_of_a_service_live(shell):
     wait_until(lambda: shell.services() == [])
 
 
+def test_without_proc_orphans_die_and_services_live_all_the_same():
+    with open_shell(proc=False) as shell:
+        shell.start_service("(setsid sleep 400 &); exec sleep 401", "one")
+        wait_until(lambda: len(processes_of(shell.info["pid"])) == 4)  # process 1, the service's keeper, two sleeps
+        shell.run("(setsid sleep 402 &); (setsid sh -c 'sleep 403 & sleep 404' &); sleep 405 &")
+        assert len(processes_of(shell.info["pid"])) == 4
+        assert shell.run("ls /proc; cd /tmp; export A=1").stdout == ""
+        assert shell.run("pwd; echo $A").stdout == "/tmp\n1\n"
+
+
+def test_a_command_that_forks_too_fast_takes_services_with_it_rather_than_go_on():
+    with open_shell(limits=Limits(processes=40)) as shell:
+        shell.start_service("exec sleep 500", "one")
+        result = shell.run("c() { (c) & exit; }; for i in 1 2 3 4 5 6; do (c) & done; sleep 0.3; echo end")
+        left = [pid for pid in processes_of(shell.info["pid"]) if pid != shell.info["pid"]]
+        running = shell.services()
+        assert len(left) == (2 if running else 0), (left, result)  # a service and its keeper
+        assert running or "services ended too: one" in result.reason
+        assert shell.run("echo on").stdout == "on\n"
+
+
 def test_a_server_on_the_loopback_device_serves_later_commands():
     with open_shell(network=True, files={"page": b"hello"}) as shell:
         shell.start_service("python3 -m http.server 8000 --bind 127.0.0.1", "web")
@@ -294,27 +316,44 @@ HOSTILE = {
 }
 
 
+def play(name):
+    """Run one hostile command in an episode of its own: what it gave, and what was seen after it."""
+    command, _, limits = HOSTILE[name]
+    bounds = Limits(**limits)
+    with open_shell(limits=Limits(disk_mb=64)) as shell:
+        started = time.monotonic()
+        result = shell.run(command, limits=bounds)
+        seconds = time.monotonic() - started
+        left = [pid for pid in processes_of(shell.info["pid"]) if pid != shell.info["pid"]]
+        after = shell.run(
+            "rm -rf /app/* ~/* /tmp/* /var/tmp/* /dev/shm/* /fill /etc/fill /usr/local/fill; echo on; pwd"
+        )
+    return result, seconds, bounds, left, after, processes_of(shell.info["pid"])
+
+
 @pytest.fixture(scope="module")
 def hostile_shells():
-    """One episode for each hostile command, eight at a time; what each gave and what was seen after it."""
-
-    def play(name):
-        command, _, limits = HOSTILE[name]
-        bounds = Limits(**limits)
-        with open_shell(limits=Limits(disk_mb=64)) as shell:
-            started = time.monotonic()
-            result = shell.run(command, limits=bounds)
-            seconds = time.monotonic() - started
-            left = [pid for pid in processes_of(shell.info["pid"]) if pid != shell.info["pid"]]
-            after = shell.run(
-                "rm -rf /app/* ~/* /tmp/* /var/tmp/* /dev/shm/* /fill /etc/fill /usr/local/fill; echo on; pwd"
-            )
-        return result, seconds, bounds, left, after, processes_of(shell.info["pid"])
-
+    """What came of each hostile command, eight at a time."""
     disk = shutil.disk_usage("/tmp").free
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         outcomes = dict(zip(HOSTILE, pool.map(play, HOSTILE), strict=True))
     return outcomes, disk
+
+
+@pytest.mark.slow
+def test_thirty_two_hostile_episodes_at_once_harm_no_other():
+    names = list(HOSTILE) * 2
+    with open_shell() as bystander, concurrent.futures.ThreadPoolExecutor(32) as pool:
+        playing = [pool.submit(play, name) for name in names]
+        while not all(one.done() for one in playing):
+            assert bystander.run("echo fine", limits=Limits(wall_s=20.0)).stdout == "fine\n"
+            time.sleep(0.2)
+    for name, one in zip(names, playing, strict=True):
+        result, _, _, left, after, at_end = one.result()
+        # Times are not looked at: as many at once as this take longer on few cores.
+        assert result.status in HOSTILE[name][1] | {Status.TIME_LIMIT, Status.MEMORY_LIMIT}, (name, result)
+        assert (left, at_end) == ([], [])
+        assert after.stdout.startswith("on\n"), (name, after)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -388,14 +427,15 @@ def test_a_shell_leaves_no_descriptor_process_or_folder():
     with open_shell() as shell:
         shell.run("true")
     before = sorted(os.listdir("/proc/self/fd")), threading.active_count()
-    folders = set(pathlib.Path("/tmp").glob("jaxrl_sandbox-*"))
+    own_folders = f"jaxrl_sandbox-{os.getpid()}-*"
+    folders = set(pathlib.Path(tempfile.gettempdir()).glob(own_folders))
     for _ in range(3):
         with open_shell() as shell:
             shell.run("sleep 60 &")
             pid = shell.info["pid"]
         assert processes_of(pid) == []
     assert (sorted(os.listdir("/proc/self/fd")), threading.active_count()) == before
-    assert set(pathlib.Path("/tmp").glob("jaxrl_sandbox-*")) == folders
+    assert set(pathlib.Path(tempfile.gettempdir()).glob(own_folders)) == folders
 
 
 def test_an_episode_dies_with_the_process_that_opened_it_and_with_its_keeper():
@@ -500,6 +540,49 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path, shell):
         open_shell(files={"a": tmp_path / "missing"})
     with pytest.raises(ArgumentError, match="NUL"):
         shell.run("a\0b")
+
+
+_AS_USER = """
+from jaxrl_agent.sandbox import Limits
+from jaxrl_agent.sandbox.shell import open_shell
+from jaxrl_agent.sandbox.shell_verify import verify
+with open_shell(limits=Limits(processes=24)) as shell:
+    shell.start_service("sleep 500", "one")
+    bomb = shell.run("for i in $(seq 100); do sleep 3 & done; wait", limits=Limits(processes=24, wall_s=1.0))
+    flood = shell.run("yes; yes")
+    taken = shell.run("python3 -c 'x = [bytearray(1 << 20) for _ in range(4000)]'", limits=Limits(memory_mb=100))
+    rest = shell.run("(setsid sleep 9 &); echo x > /usr/bin/own; cat /usr/bin/own; head -c 90M /dev/zero > a; rm a")
+    print(*(result.status for result in (bomb, flood, taken, rest)), rest.stdout, shell.services())
+    shell.run("echo 42 > number")
+    tests = {"test_a.py": b"def test_a(): assert int(open('/app/number').read()) == 42"}
+    verdict = verify(shell.collect(["/app"]), tests)
+    print(verdict.ok, verdict.passed)
+"""
+
+
+def test_an_ordinary_user_has_the_same_episodes():
+    if os.geteuid() != 0:
+        pytest.skip("the other tests have run as an ordinary user already")
+    project, bwrap = pathlib.Path(__file__).parents[2], bubblewrap.find()
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    readable = [project / "jaxrl_agent" / "__init__.py", bwrap]
+    modern = (
+        python and subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]).returncode == 0
+    )
+    if not modern or not all(map(bubblewrap.readable_by_others, readable)):
+        pytest.skip("an ordinary user can not read a Python 3.11, this project or bubblewrap")
+    environment = {"PATH": f"/usr/bin:/bin:{bwrap.parent}", "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(
+        [python, "-c", _AS_USER],
+        user=65533, group=65533, extra_groups=[], cwd="/", env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.split("\n")
+    assert lines[0].split()[1] == "output_limit"
+    assert lines[0].split()[0] in ("time_limit", "runtime_error")
+    assert lines[0].split()[2] in ("memory_limit", "runtime_error")
+    assert lines[0].split()[4] == "x"
+    assert lines[1:] == [" ['one']", "True 1", ""]
 
 
 def given_attacks():
