@@ -126,7 +126,7 @@ def read_config(path: str, settings: Sequence[str] = (), **given: str | None) ->
 
     Args:
         path: as `find_config` takes it.
-        settings: what a flag such as `--set=seed:1,evaluation.budget_fractions:0.25,1.0` was split into at its commas.
+        settings: values of a flag such as `--set=seed:1,evaluation.budget_fractions:0.25,1.0`, given once or more.
         given: as `override` takes them.
 
     Raises:
@@ -149,13 +149,13 @@ def read_config(path: str, settings: Sequence[str] = (), **given: str | None) ->
 
 
 def split_settings(items: Sequence[str]) -> list[tuple[str, str]]:
-    """Pair keys and values of `KEY:VALUE,KEY:VALUE`; a comma inside a value does not end it.
+    """Pair keys and values of one or more `KEY:VALUE,KEY:VALUE`; a comma inside a value does not end it.
 
     Raises:
         ConfigError: the first item has no colon.
     """
     pairs: list[tuple[str, str]] = []
-    for item in items:
+    for item in ",".join(items).split(",") if items else ():
         key, colon, text = item.partition(":")
         if colon:
             pairs.append((key.strip(), text.strip()))

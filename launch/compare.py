@@ -20,7 +20,7 @@ _CONFIGS = flags.DEFINE_list("configs", None, "config files, one a method, named
 _SEEDS = flags.DEFINE_integer("seeds", 3, "number of seeds: 0, 1, 2, ...", lower_bound=1)
 _SEED_LIST = flags.DEFINE_list("seed_list", None, "the seeds themselves, in place of --seeds")
 _OUT = flags.DEFINE_string("out", None, "folder of the comparison and its runs; made by this command")
-_SET = flags.DEFINE_list("set", [], "settings over all configs: KEY:VALUE,KEY:VALUE, such as train.updates:50")
+_SET = flags.DEFINE_multi_string("set", [], "settings over all configs: KEY:VALUE,KEY:VALUE, such as train.updates:50")
 _SAMPLES = flags.DEFINE_integer("samples", None, "trajectories of each held-out task and budget", lower_bound=1)
 _INIT = flags.DEFINE_string("init", None, "initial policy of all methods: hf:DIR or run:DIR, in place of a warm start")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor")

@@ -29,7 +29,7 @@ _MAP = flags.DEFINE_enum("map", "auto", MAPS, "one member after another, all at 
 _INIT = flags.DEFINE_string("init", None, "initial policy of all members: hf:DIR or run:DIR, in place of a warm start")
 _UPDATES = flags.DEFINE_integer("updates", None, "policy updates of each member", lower_bound=1)
 _EVERY = flags.DEFINE_integer("checkpoint_every", None, "updates between saved states of all members", lower_bound=1)
-_SET = flags.DEFINE_list("set", [], "settings over the config: KEY:VALUE,KEY:VALUE, such as rollout.group_size:16")
+_SET = flags.DEFINE_multi_string("set", [], "settings over the config: KEY:VALUE,KEY:VALUE, such as train.updates:50")
 _OUT = flags.DEFINE_string("out", None, "FILE.csv to write")
 _PROGRESS = command_line.progress_flag()
 flags.mark_flags_as_required(["config", "out"])

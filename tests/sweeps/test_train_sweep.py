@@ -272,6 +272,13 @@ def test_the_command_writes_the_table_the_settings_and_the_curves(launch, swept,
     assert "prefers-color-scheme: dark" in page
 
 
+def test_settings_may_be_given_in_several_flags(launch, tmp_path):
+    several = ["--set=algorithm.name:gspo", "--set=algorithm.clip_low:3e-4,algorithm.clip_high:0.5"]
+    result = launch("sweep_train", "--config=configs/frozenlake_grpo.py", *several, f"--out={tmp_path}/out.csv")
+    assert_one_line_error(result, "algorithm gspo", "(0.0003, 0.5)")
+    assert not list(tmp_path.iterdir())
+
+
 def test_mistakes_are_one_line(launch, tmp_path):
     for flag, words in itertools.product(["--vary=task.t_max:2,4"], ["optimizer.learning_rate"]):
         result = launch("sweep_train", "--config=configs/frozenlake_grpo.py", flag, f"--out={tmp_path}/out.csv")
