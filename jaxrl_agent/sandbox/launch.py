@@ -87,6 +87,10 @@ class Sandbox:
             elif not self.reaped:
                 os.kill(self.monitor, signal.SIGKILL)
 
+    def note(self, text: str) -> None:
+        """Add a line to what `log_text` gives."""
+        os.write(self._log, text.encode())
+
     def log_text(self) -> str:
         """Give what bubblewrap and process 1 said on standard error."""
         size = min(os.fstat(self._log).st_size, 2000)

@@ -197,7 +197,7 @@ class Pool:
         """Kill what does not come up, and bubblewraps that outlive their process 1."""
         for box in list(self.all.values()):
             if not box.ready and not box.killed and now - box.started > START_SECONDS:
-                os.write(box._log, b"it did not announce itself in time")
+                box.note(f"it did not announce itself in {START_SECONDS:g} s")
                 box.kill()
             elif box.dead and not box.reaped and box.pid != box.monitor:
                 with contextlib.suppress(ProcessLookupError):
