@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -339,7 +340,10 @@ def main() -> None:
         error_fields = {"rule": known.rule, "value": value, "remedy": known.remedy}
         caller.sendall(wire.encode({"error": error_fields}))
         return
-    with contextlib.suppress(CallerGone, OSError):
-        host.serve()
-    with contextlib.suppress(OSError, ChildProcessError):
-        host.close()
+    try:
+        with contextlib.suppress(CallerGone, OSError):
+            host.serve()
+        with contextlib.suppress(OSError, ChildProcessError):
+            host.close()
+    finally:
+        shutil.rmtree(options["run_folder"], ignore_errors=True)

@@ -101,6 +101,8 @@ class ShellLauncher(Launcher):
                 words += ["--ro-bind", self._prefix, self._prefix]
         for name in _DEVICES:
             words += ["--dev-bind-try", f"/dev/{name}", f"/dev/{name}"]
+        # A plain bind makes device files below it unusable, terminals among them.
+        words += ["--dev-bind", f"{place}/root/dev/pts", "/dev/pts"]
         words += ["--proc", "/proc"] if plan.proc else []
         for source, target in plan.binds:
             words += ["--ro-bind", source, target]
