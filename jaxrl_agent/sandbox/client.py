@@ -100,7 +100,8 @@ class Client:
             raise
         finally:
             theirs.close()
-        threading.Thread(target=self._listen, name="sandbox replies", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="sandbox replies", daemon=True)
+        self._listener.start()
 
     @property
     def alive(self) -> bool:
@@ -150,8 +151,8 @@ class Client:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.returncode:
-            leftovers.kill_orphans(looks=3)
+        self._listener.join(_CLOSE_SECONDS)
+        self._socket.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def abandon(self) -> None:

@@ -142,7 +142,6 @@ class Supervisor:
         self._outgoing += wire.encode({"id": message["id"], **fields})
 
     def _fail(self, message: dict, error: JaxrlError) -> None:
-        self._metrics.errors += 1
         value = None if error.value is None else str(error.value)
         self._answer(message, error={"rule": error.rule, "value": value, "remedy": error.remedy})
 
@@ -171,6 +170,7 @@ class Supervisor:
         def granted(release) -> None:
             def failed(error: SandboxError) -> None:
                 release()
+                self._metrics.errors += 1
                 self._fail(message, error)
 
             def opened(session: Session) -> None:
@@ -190,6 +190,7 @@ class Supervisor:
         """Open a worker; a handler is made at once, under the worker's limits."""
 
         def failed(error: SandboxError) -> None:
+            self._metrics.errors += 1
             self._fail(message, error)
 
         def opened(session: Session) -> None:
@@ -224,6 +225,7 @@ class Supervisor:
 
             def failed(error: SandboxError) -> None:
                 release()
+                self._metrics.errors += 1
                 self._fail(message, error)
 
             try:

@@ -181,7 +181,7 @@ def flat(jobs):
     assert abs(after["descriptors"] - before["descriptors"]) <= 16  # a few for each sandbox on its way
     assert after["rss_bytes"] < before["rss_bytes"] + (16 << 20)
     assert after["processes"] <= 2 * after["sandboxes"]
-    assert len(os.listdir("/proc/self/fd")) == own
+    assert len(os.listdir("/proc/self/fd")) <= own
     assert after["errors"] == after["failed_starts"] == 0
 
 
