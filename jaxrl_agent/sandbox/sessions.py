@@ -24,6 +24,9 @@ _BLOCK = 1 << 16
 _CGROUP_SLACK = 24 * MIB
 _KINDS = pathlib.Path(__file__).parent / "inside"
 
+# How an interpreter says that its address space is used up.
+_NO_MEMORY = re.compile(r"MemoryError\b|OSError: \[Errno 12\]")
+
 Violation = tuple[Status, str]
 
 
@@ -302,7 +305,7 @@ def judge_end(call: Call, event: dict, stderr: str, wall_s: float, cpu_s: float,
     if number == signal.SIGSYS:
         found.append((Status.SECURITY_VIOLATION, "a forbidden system call"))
     last = stderr.strip().rpartition("\n")[2]
-    if out_of_memory or (code and re.match(r"MemoryError\b", last)):
+    if out_of_memory or (code and _NO_MEMORY.match(last)):
         found.append((Status.MEMORY_LIMIT, f"more than {call.limits.memory_mb} MiB of memory"))
     if number == signal.SIGXCPU or cpu_s > call.limits.cpu_s:
         found.append((Status.TIME_LIMIT, f"more than {call.limits.cpu_s:g} s of CPU time"))
