@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl_agent.algorithms import ALGORITHMS, estimator_options, make_estimator
 from jaxrl_agent.checkpoint import load_policy, split_policy_name
@@ -79,7 +81,7 @@ def check_names(config: Config) -> None:
     schedule = build_schedule(config)
     jax.eval_shape(lambda key: schedule(config.task.t_max, 1, key, 0, jnp.ones(N_LEVELS)), jax.random.key(0))
     check_method(config)
-    _policy_optimizer(config)
+    training_optimizer(config, _optimizer_of(config))
     if not config.init and config.warm_start.updates:
         build_optimizer(config.warm_start.optimizer, config.warm_start.updates)
 
@@ -222,7 +224,7 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
         update=UpdateSettings(
             model=policy.model,
             algorithm=config.algorithm,
-            optimizer=_policy_optimizer(config),
+            optimizer=training_optimizer(config, _optimizer_of(config)),
             temperature=rollout.temperature,
             mini_batches=config.train.mini_batches,
             micro_batch_tokens=config.train.micro_batch_tokens,
@@ -254,18 +256,26 @@ def build_critic(config: Config) -> CriticSettings | None:
     )
 
 
-def _policy_optimizer(config: Config):
-    """The optimizer of reinforcement learning, with a part for the critic where there is one."""
-    ppo, updates = config.algorithm.ppo, config.train.updates
+def training_optimizer(config: Config, make: Callable[[int], optax.GradientTransformation]):
+    """The optimizer of reinforcement learning, with parts for the critic where there is one.
+
+    Args:
+        config: the settings.
+        make: the optimizer of `config.optimizer` for a number of optimizer steps.
+    """
+    ppo, updates, per_update = config.algorithm.ppo, config.train.updates, config.train.mini_batches
     if not ALGORITHMS[config.algorithm.name].critic:
-        return build_optimizer(config.optimizer, updates * config.train.mini_batches)[0]
-    # The policy's schedule begins when the policy does.
-    steps = (updates - ppo.warmup_updates) * config.train.mini_batches
+        return make(updates * per_update)
     return _with_critic(
-        build_optimizer(config.optimizer, steps)[0],
+        make((updates - ppo.warmup_updates) * per_update),  # the policy's schedule begins when the policy does
         learning_rate=ppo.learning_rate,
         clip_norm=config.optimizer.clip_norm,
+        trunk=make(updates * per_update) if ppo.trunk == "separate" else None,
     )
+
+
+def _optimizer_of(config: Config) -> Callable[[int], optax.GradientTransformation]:
+    return lambda steps: build_optimizer(config.optimizer, steps)[0]
 
 
 def build_warm_start(config: Config, policy: Policy, game: Game) -> WarmStartSettings:

@@ -108,7 +108,7 @@ class PpoConfig:
     value_coefficient: float = setting(0.5, "weight of the critic's loss", above=0.0)
     value_clip: float = setting(0.2, "largest move of a value that pays off in an update; 0 does not clip", low=0.0)
     warmup_updates: int = setting(10, "updates in which the critic alone learns", unit="updates", low=0)
-    learning_rate: float = setting(3e-3, "of the critic, constant", above=0.0)
+    learning_rate: float = setting(3e-3, "of the critic's head, constant", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,15 +78,26 @@ def make_optimizer(
 
 
 def with_critic(
-    policy: optax.GradientTransformation, *, learning_rate: float, clip_norm: float | None = 1.0
+    policy: optax.GradientTransformation,
+    *,
+    learning_rate: float,
+    clip_norm: float | None = 1.0,
+    trunk: optax.GradientTransformation | None = None,
 ) -> optax.GradientTransformation:
-    """Train {"policy", "critic"}, each by itself: the policy as given, the critic by Adam at a constant rate.
+    """Train {"policy", "critic"}, each part by itself and clipped by its own norm.
 
-    Each part is clipped by its own norm, so that a critic which is far off does not slow the policy down.
+    Args:
+        policy: of the policy.
+        learning_rate: of the critic's head, which Adam trains at a constant rate.
+        clip_norm: largest gradient norm of the head; None or 0 does not clip.
+        trunk: of a separate critic's trunk, which is as large as the policy and wants its rate.
     """
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
-    critic = optax.chain(clip, optax.adam(learning_rate))
-    return optax.partition({"policy": policy, "critic": critic}, {"policy": "policy", "critic": "critic"})
+    parts = {"policy": policy, "head": optax.chain(clip, optax.adam(learning_rate))}
+    critic = {"head": "head"}
+    if trunk is not None:
+        parts["trunk"], critic["trunk"] = trunk, "trunk"
+    return optax.partition(parts, {"policy": "policy", "critic": critic})
 
 
 def hold_policy(held: jax.Array, old: tuple[Tree, Tree], new: tuple[Tree, Tree]) -> tuple[Tree, Tree]:

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import optax
 
+from jaxrl_agent.assemble import training_optimizer
 from jaxrl_agent.config import Config, build_config, check_key, to_dict
 from jaxrl_agent.errors import ConfigError
-from jaxrl_agent.learner.critic import CriticSettings
 from jaxrl_agent.learner.fused_step import StepSettings
-from jaxrl_agent.learner.optimizer import make_optimizer, with_critic
+from jaxrl_agent.learner.optimizer import make_optimizer
 
 # What a traced number may replace. Every other setting decides shapes, loops, or which terms a program has.
 SCALARS = {
@@ -128,19 +128,15 @@ def with_scalars(step: StepSettings, config: Config, values: Mapping[str, jax.Ar
     algorithm = dataclasses.replace(step.update.algorithm, **given["algorithm"])
     update = dataclasses.replace(step.update, algorithm=algorithm)
     if given["optimizer"]:
-        update = dataclasses.replace(update, optimizer=_optimizer(config, given["optimizer"], step.update.critic))
+        update = dataclasses.replace(update, optimizer=_optimizer(config, given["optimizer"]))
     return dataclasses.replace(step, update=update)
 
 
-def _optimizer(config: Config, given: Mapping[str, Any], critic: CriticSettings | None) -> optax.GradientTransformation:
+def _optimizer(config: Config, given: Mapping[str, Any]) -> optax.GradientTransformation:
     """What `assemble.build_step` makes of the settings, of which some are traced."""
     settings = to_dict(config.optimizer) | given
     settings.pop("max_bad_updates")
-    updates = config.train.updates - (0 if critic is None else critic.warmup)
-    policy, _ = make_optimizer(**settings, total_steps=max(updates * config.train.mini_batches, 1))
-    if critic is None:
-        return policy
-    return with_critic(policy, learning_rate=config.algorithm.ppo.learning_rate, clip_norm=config.optimizer.clip_norm)
+    return training_optimizer(config, lambda steps: make_optimizer(**settings, total_steps=max(steps, 1))[0])
 
 
 def _split(key: str) -> tuple[list[str], str]:

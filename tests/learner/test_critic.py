@@ -150,3 +150,21 @@ def test_a_critic_lies_on_a_mesh_as_the_policy_does(lesson, trunk):
     assert any("fsdp" in spec for spec in specs) == (trunk == "separate")
     moments = [str(leaf.spec) for leaf in jax.tree.leaves(shardings.opt_state.inner_states["policy"])]
     assert any("fsdp" in spec for spec in moments)
+
+
+def test_a_separate_trunk_learns_at_the_policys_rate_and_the_head_at_its_own(lesson):
+    settings = ppo_settings(lesson, trunk="separate")
+    state, data = first_state(lesson, settings), lesson.game.data
+    after, _, _ = jax.jit(functools.partial(train_step, settings))(state, data)
+    rate = lesson.config.optimizer.learning_rate
+
+    def largest(part):
+        steps = jax.tree.map(
+            lambda new, old: np.abs(np.asarray(new) - np.asarray(old)).max(), after.critic[part], state.critic[part]
+        )
+        return max(jax.tree.leaves(steps))
+
+    # Adam's steps are about as large as its rate; there are two in an update.
+    assert 0 < largest("trunk") < 3 * rate
+    assert largest("head") > 0
+    assert not moved(state.params, after.params)
