@@ -15,15 +15,22 @@ import jax
 import ml_collections
 from absl import app, flags, logging
 
+from jaxrl_agent import sandbox
 from jaxrl_agent.config import Config, build_config, check_key, describe, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError
 from jaxrl_agent.evaluation.pair_probe import Subject
 from jaxrl_agent.parallel.distributed import is_writer, join_processes
 from jaxrl_agent.progress import MODES, Display
-from jaxrl_agent.run_dir import Json, RunDir
+from jaxrl_agent.run_dir import Json, RunDir, declare
 
 PROJECT = Path(__file__).resolve().parent.parent
+NO_SANDBOX = "none: started with --unsafe_no_sandbox"
 flags.disclaim_key_flags()  # flags defined here on a launcher's behalf are the launcher's, and in its --help
+
+
+_UNSAFE = flags.DEFINE_bool(
+    "unsafe_no_sandbox", False, "run what models write WITHOUT isolation; only on a machine that may be lost"
+)
 
 
 def run_main(main: Callable[[Sequence[str]], None]) -> None:
@@ -35,6 +42,7 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
         if not any(argument.lstrip("-").startswith(("verbosity", "v=")) for argument in sys.argv[1:]):
             logging.set_verbosity(logging.WARNING)  # libraries report every step of a save at INFO
         try:
+            _choose_sandbox()
             main(arguments)
         except JaxrlError as error:
             return _report(error)
@@ -50,6 +58,14 @@ def run_main(main: Callable[[Sequence[str]], None]) -> None:
     except JaxrlError as error:
         raise SystemExit(_report(error)) from None
     app.run(guarded, argv=arguments, flags_parser=_parse_flags)
+
+
+def _choose_sandbox() -> None:
+    """Give isolation up if the command line says so, and let every file written say it too."""
+    declare("sandbox", NO_SANDBOX if _UNSAFE.value else None)
+    if _UNSAFE.value:
+        print("warning: --unsafe_no_sandbox: what models write runs WITHOUT isolation", file=sys.stderr)
+        sandbox.configure(unsafe=True)
 
 
 def _parse_flags(arguments: Sequence[str]) -> list[str]:

@@ -37,6 +37,7 @@ from jaxrl_agent.errors import RunError
 
 Json = dict[str, Any]
 
+_declared: dict[str, str] = {}
 _PACKAGES = ("jaxrl_agent", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy", "chex")
 
 
@@ -89,7 +90,26 @@ def collect_versions() -> Json:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             packages[name] = None
-    return {"packages": packages, "python": platform.python_version(), "platform": platform.platform(), **_git_state()}
+    declared = {"declared": dict(_declared)} if _declared else {}
+    return {
+        "packages": packages,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **_git_state(),
+        **declared,
+    }
+
+
+def declare(name: str, text: str | None) -> None:
+    """Have everything that this process writes say something of how it ran; None takes it back.
+
+    Args:
+        name: what it is about, such as "sandbox".
+        text: what a reader must know.
+    """
+    _declared.pop(name, None)
+    if text is not None:
+        _declared[name] = text
 
 
 def _git_state() -> Json:

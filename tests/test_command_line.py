@@ -335,3 +335,21 @@ def test_the_grid_is_printed_with_a_line_for_each_k_and_a_column_for_each_t(caps
     assert "0.320" in lines[2]
     assert "1.280" in lines[2]
     assert len({len(line) for line in lines}) == 1, "columns are aligned"
+
+
+def test_giving_isolation_up_is_said_aloud_and_in_every_file(launch, tmp_path, monkeypatch):
+    from jaxrl_agent import sandbox
+    from jaxrl_agent.run_dir import RunDir
+
+    chosen = []
+    monkeypatch.setattr(sandbox, "configure", lambda **settings: chosen.append(settings))
+    settings = ["--config.train.updates=0", "--config.warm_start.updates=2", "--config.warm_start.optimizer.warmup=1"]
+    train = ("train", "--config=configs/frozenlake_base.py", *settings, "--config.task.n_train=16")
+    exposed = launch(*train, "--unsafe_no_sandbox", f"--run_dir={tmp_path / 'exposed'}")
+    assert exposed.code == 0
+    assert "WITHOUT isolation" in exposed.err
+    assert chosen == [{"unsafe": True}]
+    assert "unsafe_no_sandbox" in RunDir.open(tmp_path / "exposed").versions()["declared"]["sandbox"]
+    assert launch(*train, f"--run_dir={tmp_path / 'plain'}").code == 0
+    assert "declared" not in RunDir.open(tmp_path / "plain").versions()
+    assert len(chosen) == 1

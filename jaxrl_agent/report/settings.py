@@ -84,6 +84,15 @@ def notices(runs: Sequence[Run]) -> list[tuple[str, str]]:
                 "for a pretrained language model; its figures are not comparable with the paper's.",
             )
         )
+    exposed = [run.name for run in runs if "sandbox" in (run.versions.get("declared") or {})]
+    if exposed:
+        found.append(
+            (
+                "Without a sandbox",
+                f"What {', '.join(exposed)} wrote ran without isolation (--unsafe_no_sandbox): it could have read "
+                "hidden tests or changed its own verdict.",
+            )
+        )
     unchecked = {run.name: int(run.evaluation.get("could_not_check") or 0) for run in runs}
     if any(unchecked.values()):
         counts = ", ".join(f"{name} {count}" for name, count in unchecked.items())

@@ -53,3 +53,11 @@ def test_facts_say_what_all_numbers_share():
     assert shown["Code"] == "f" * 10
     dirty = dict(facts([run(versions={"git_revision": "f" * 40, "git_dirty": True})]))
     assert dirty["Code"] == "f" * 10 + " + changes"
+
+
+def test_a_run_without_isolation_says_so():
+    exposed = run("grpo", versions={"declared": {"sandbox": "none: started with --unsafe_no_sandbox"}})
+    ((title, text),) = notices([run(), exposed])
+    assert title == "Without a sandbox"
+    assert "grpo" in text
+    assert "base" not in text
