@@ -18,6 +18,7 @@ from jaxrl_agent.sandbox.launch import Sandbox, sealed_file
 from jaxrl_agent.sandbox.results import MIB, PRECEDENCE, Limits, Result, Status
 
 MOST_FILES = 20_000
+LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.02, 0.002
 _REPLY_HEADER = 4
 _BLOCK = 1 << 16
 # A cgroup holds process 1 as well; an address space gives out first, which a program can report itself.
@@ -75,6 +76,8 @@ class Call:
     started: float = 0.0
     cpu_before: float = 0.0
     cpu_seen: float = 0.0
+    memory_seen: int = 0
+    looked: float = 0.0
     violations: list[Violation] = dataclasses.field(default_factory=list)
 
 
@@ -96,6 +99,7 @@ class Session:
         self.sandbox: Sandbox | None = None
         self.call: Call | None = None
         self.tier, self.counts_processes = "ns", True
+        self.look_at = 0.0
         self._on_set: Callable[[], None] | None = None
         self._on_failed: Callable[[SandboxError], None] | None = None
         self._streams: dict[str, Stream] = {}
@@ -118,9 +122,11 @@ class Session:
         self.call = call
         meter = self.sandbox.meter
         memory = call.limits.memory_mb * MIB
-        meter.limit(memory + min(_CGROUP_SLACK, memory // 12), call.limits.processes)
+        slack = min(_CGROUP_SLACK, memory // 12) if meter.enforced else 0
+        meter.limit(memory + slack, call.limits.processes)
+        self.look_at = time.monotonic() + LOOK_SECONDS
         call.cpu_before = meter.cpu_s()
-        call.started = time.monotonic()
+        call.started = call.looked = time.monotonic()
         if self.kind == "code":
             self._start(sealed_file(call.request.get("stdin", "").encode("utf-8", "surrogatepass")), [])
         elif self._requests is None:
@@ -182,10 +188,12 @@ class Session:
         """Look at the running call's clock, CPU time, memory, processes and files."""
         call, meter = self.call, self.sandbox.meter
         if call is None or call.violations:
+            self.look_at = now + LOOK_SECONDS
             return
         if now - call.started > call.limits.wall_limit_s:
             self.stop(Status.TIME_LIMIT, f"more than {call.limits.wall_limit_s:g} s on the clock")
         usage = meter.usage()
+        self._plan_next_look(now, usage.memory_bytes)
         call.cpu_seen = max(call.cpu_seen, usage.cpu_s - call.cpu_before)
         if call.cpu_seen > call.limits.cpu_s:
             self.stop(Status.TIME_LIMIT, f"more than {call.limits.cpu_s:g} s of CPU time")
@@ -195,6 +203,16 @@ class Session:
             self.stop(Status.RUNTIME_ERROR, f"more than {call.limits.processes} processes")
         if self.sandbox.writable_usage()[1] > MOST_FILES:
             self.stop(Status.MEMORY_LIMIT, f"more than {MOST_FILES} files")
+
+    def _plan_next_look(self, now: float, memory: int) -> None:
+        """Look again before the memory can be used up, if it goes on growing as it has since the last look."""
+        call, wait = self.call, LOOK_SECONDS
+        grown, left = memory - call.memory_seen, call.limits.memory_mb * MIB - memory
+        if not self.sandbox.meter.enforced and grown > 0:
+            wait = min(wait, left / grown * (now - call.looked) / 3)
+        # A look at a large group takes long, and must leave time for others.
+        wait = max(wait, SHORTEST_LOOK_SECONDS, 2 * (time.monotonic() - now))
+        call.memory_seen, call.looked, self.look_at = memory, now, time.monotonic() + wait
 
     def stop(self, status: Status, reason: str) -> None:
         """Note a violation and kill the sandbox; the call's end follows when no process is left."""

@@ -28,7 +28,7 @@ from jaxrl_agent.sandbox.pool import Pool
 from jaxrl_agent.sandbox.results import MIB, Limits
 from jaxrl_agent.sandbox.sessions import Call, Session
 
-TICK_SECONDS = 0.02
+TICK_SECONDS, IDLE_SECONDS = 0.02, 0.5
 COPIED_BYTES = 16 * MIB
 _SUBREAPER = 36
 _CANARY = ("print(int(input()) * 2)", "21\n", "42\n")
@@ -85,11 +85,15 @@ class Supervisor:
         self._pool.fill()
         last = 0.0
         while not self._ended:
-            for key, _ in self._selector.select(TICK_SECONDS if self._running else 0.5):
+            next_look = min((session.look_at - time.monotonic() for session in self._running), default=IDLE_SECONDS)
+            for key, _ in self._selector.select(max(0.0, min(next_look, IDLE_SECONDS))):
                 # An earlier event may have closed this descriptor, and opened another of the same number.
                 if self._watched.get(key.fd) is key.data:
                     key.data()
             now = time.monotonic()
+            for session in list(self._running):
+                if now >= session.look_at:
+                    session.tick(now)
             if now - last >= TICK_SECONDS:
                 last = now
                 self._tick(now)
@@ -97,8 +101,6 @@ class Supervisor:
         self._pool.close()
 
     def _tick(self, now: float) -> None:
-        for session in list(self._running):
-            session.tick(now)
         self._pool.tick(now)
         if now > self._next_canary:
             self._next_canary = now + self._options["canary_s"]

@@ -156,11 +156,15 @@ def test_a_meter_adds_up_all_processes_of_a_tree():
         assert set(memory.descendants(process.pid)) == pids
         meter = memory.ProcessMeter()
         meter.watch(process.pid)
-        usage = meter.usage()
-        assert usage.processes == 4
-        assert 160 << 20 < usage.memory_bytes < 240 << 20
-        assert usage.cpu_s > 0.0
-        assert meter.peak_bytes() == usage.memory_bytes
+        meter.limit(1 << 30, 64)
+        bound = meter.usage()
+        assert bound.processes == 4
+        assert bound.cpu_s > 0.0
+        assert 160 << 20 < bound.memory_bytes < 260 << 20
+        meter.limit(bound.memory_bytes - (8 << 20), 64)
+        shared = meter.usage()
+        assert 160 << 20 < shared.memory_bytes < bound.memory_bytes
+        assert meter.peak_bytes() == shared.memory_bytes
     finally:
         for pid in pids:
             os.kill(pid, 9)
