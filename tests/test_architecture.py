@@ -58,6 +58,9 @@ FORBIDDEN = (
 )
 FORBIDDEN_ANYWHERE = {"check_rep", "thread_resources", "use_mesh", "nnx"}
 
+# Run by another interpreter, one beside the other in a folder of their own: the package never imports them.
+INSIDE = f"{PACKAGE}.sandbox.inside."
+
 MAX_FILE, MAX_FUNCTION, MAX_MEDIAN, MAX_MAIN = 400, 80, 15, 60
 
 
@@ -325,7 +328,16 @@ def run_fresh(code: str, *arguments: str) -> None:
 
 
 def test_importing_every_module_loads_no_nnx_and_no_torch():
-    run_fresh(IMPORT_ALL, *sorted(modules()))
+    run_fresh(IMPORT_ALL, *sorted(name for name in modules() if not name.startswith(INSIDE)))
+
+
+def test_what_runs_in_a_sandbox_needs_nothing_but_the_standard_library():
+    names = sorted(name for name in modules() if name.startswith(INSIDE))
+    assert len(names) > 5
+    beside = {name.rpartition(".")[2] for name in names}
+    for name in names:
+        origins = {origin.split(".")[0] for _, origin in resolved_imports(parse(modules()[name]))}
+        assert origins <= set(sys.stdlib_module_names) | beside | {"__future__"}, name
 
 
 @pytest.mark.parametrize("reader", READERS)

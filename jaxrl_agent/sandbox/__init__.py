@@ -10,6 +10,8 @@ from jaxrl_agent.sandbox.access import configure, metrics, probe, shutdown
 from jaxrl_agent.sandbox.judge import ajudge_program, judge_program, judge_programs
 from jaxrl_agent.sandbox.programs import arun_program, run_program, run_programs
 from jaxrl_agent.sandbox.results import CaseVerdict, Limits, Reply, Result, Status, Verdict
+from jaxrl_agent.sandbox.shell import Shell, open_shell
+from jaxrl_agent.sandbox.shell_verify import verify
 from jaxrl_agent.sandbox.worker import Worker, open_worker
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "Limits",
     "Reply",
     "Result",
+    "Shell",
     "Status",
     "Verdict",
     "Worker",
@@ -26,9 +29,11 @@ __all__ = [
     "judge_program",
     "judge_programs",
     "metrics",
+    "open_shell",
     "open_worker",
     "probe",
     "run_program",
     "run_programs",
     "shutdown",
+    "verify",
 ]
