@@ -117,6 +117,8 @@ class Client:
         """Send a request; the future gets the supervisor's answer, or a SandboxError."""
         number = next(self._ids)
         future: concurrent.futures.Future = concurrent.futures.Future()
+        # A task that gives up waiting must not cancel it: the answer comes all the same.
+        future.set_running_or_notify_cancel()
         frame = wire.encode({"id": number, "op": op, **fields})
         with self._lock:
             if self._dead is not None:
@@ -127,6 +129,10 @@ class Client:
                 self._socket.sendall(frame)
         except OSError:
             self._die(SandboxError("the sandbox supervisor must stay alive", value="it ended"))
+        except BaseException:
+            # Half a frame may have gone out, and what follows would be read as its rest.
+            self._die(SandboxError("a request must be sent whole", value="the caller was interrupted"))
+            raise
         return future
 
     def enter(self, *, wait: bool = True) -> bool:

@@ -148,25 +148,31 @@ class Launcher:
 
     def launch(self, slot: int, profile: Profile) -> Sandbox:
         """Start a sandbox; it announces itself on `control` when it is ready."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        info, info_write = os.pipe()
-        log = os.memfd_create("jaxrl-log", os.MFD_CLOEXEC)
-        filter_fd = sealed_file(seccomp.assemble(sockets=profile.sockets))
-        meter = self.meters.make()
-        uid, gid = (self._uid_base + slot,) * 2 if self.as_root else (os.getuid(), os.getgid())
-        scratch = self._scratch(slot, uid)
-        monitor = os.fork()
-        if monitor == 0:
-            try:
-                files = {_CONTROL: theirs.fileno(), _BUNDLE: self._bundle, _SECCOMP: filter_fd, _INFO: info_write}
-                self._become(self._command(profile, uid, gid, scratch), uid, gid, files, log, meter.joins)
-            except BaseException:
-                os.write(2, traceback.format_exc().encode())
-            finally:
-                os._exit(126)
-        theirs.close()
-        os.close(info_write)
-        os.close(filter_fd)
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as given:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            kept.callback(ours.close)
+            given.callback(theirs.close)
+            info, info_write = os.pipe()
+            kept.callback(os.close, info)
+            given.callback(os.close, info_write)
+            log = os.memfd_create("jaxrl-log", os.MFD_CLOEXEC)
+            kept.callback(os.close, log)
+            filter_fd = sealed_file(seccomp.assemble(sockets=profile.sockets))
+            given.callback(os.close, filter_fd)
+            meter = self.meters.make()
+            kept.callback(meter.remove)
+            uid, gid = (self._uid_base + slot,) * 2 if self.as_root else (os.getuid(), os.getgid())
+            scratch = self._scratch(slot, uid)
+            monitor = os.fork()
+            if monitor == 0:
+                try:
+                    files = {_CONTROL: theirs.fileno(), _BUNDLE: self._bundle, _SECCOMP: filter_fd, _INFO: info_write}
+                    self._become(self._command(profile, uid, gid, scratch), uid, gid, files, log, meter.joins)
+                except BaseException:
+                    os.write(2, traceback.format_exc().encode())
+                finally:
+                    os._exit(126)
+            kept.pop_all()
         ours.setblocking(False)
         box = Sandbox(slot=slot, profile=profile, monitor=monitor, control=ours, info=info, log=log)
         box.meter, box.scratch = meter, scratch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import tempfile
@@ -12,6 +13,7 @@ import time
 
 _MARK = "jaxrl-sandbox"
 _FOLDER = "jaxrl_sandbox"
+_OWNED = re.compile(rf"(?:{_MARK}|{_FOLDER})-([0-9]{{1,9}})-([0-9]*)(?:-|\Z)")
 _PAUSE_SECONDS = 0.02
 
 
@@ -63,5 +65,6 @@ def _marked() -> list[tuple[int, str]]:
 
 def _lives(name: str) -> bool:
     """Whether the process in `...-PID-START` or `...-PID-START-...` still runs."""
-    pid, start = name.removeprefix(_MARK).removeprefix(_FOLDER).split("-")[1:3]
-    return pid.isdigit() and start != "" and start_time(int(pid)) == start
+    match = _OWNED.match(name)
+    # Any program may bear a name like these; what names no owner is nobody's leftover.
+    return match is None or (match[2] != "" and start_time(int(match[1])) == match[2])

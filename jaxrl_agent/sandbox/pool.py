@@ -80,9 +80,11 @@ class Pool:
                 self._launch(profile)
 
     def _launch(self, profile: Profile) -> None:
+        slot = self._free.popleft()
         try:
-            box = self._launcher.launch(self._free.popleft(), profile)
+            box = self._launcher.launch(slot, profile)
         except OSError as error:
+            self._free.append(slot)
             self._start_failed(f"{type(error).__name__}: {error}")
             return
         self.launched += 1

@@ -50,7 +50,7 @@ _REFUSED = {
     "sethostname": (170, 161), "setdomainname": (171, 162), "statmount": (457, 457), "listmount": (458, 458),
 }  # fmt: skip
 _SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
-_CLONE, _CLONE3 = (56, 220), (435, 435)
+_CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
 
 
 def supported() -> bool:
@@ -88,6 +88,11 @@ def assemble(*, machine: str | None = None, sockets: bool = False, kill: bool = 
             if numbers[column] is not None:
                 program += _when(_JUMP_EQUAL, numbers[column], action)
     program += [
+        # Limits of others: of process 1, say, which belongs to the same user and would fail for want of descriptors.
+        _instruction(_JUMP_EQUAL, _PRLIMIT[column], 0, 4),
+        _instruction(_LOAD, _FIRST_ARGUMENT_AT),
+        *_unless(_JUMP_EQUAL, 0, refuse),
+        _instruction(_RETURN, _ALLOW),
         _instruction(_JUMP_EQUAL, _CLONE[column], 0, 3),
         _instruction(_LOAD, _FIRST_ARGUMENT_AT),
         *_when(_JUMP_BITS, _NAMESPACE_FLAGS, _KILL if kill else refuse),

@@ -8,6 +8,7 @@ commands of a model have run.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import pathlib
@@ -224,7 +225,7 @@ class _Link:
             remedy = "Install bubblewrap and allow user namespaces, or run the supervisor in a VM that has both."
             raise SandboxError("shell episodes must run under tier ns", value=client.tier, remedy=remedy)
         bwrap = client.request("info").result()["info"]["bwrap"]
-        self._lock, self._decoder, self._closed = threading.Lock(), wire.Decoder(), False
+        self._lock, self._decoder, self._closed, self._waits = threading.Lock(), wire.Decoder(), False, False
         self._folder = leftovers.make_folder()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         options = {"fd": theirs.fileno(), "parent": os.getpid(), "run_folder": self._folder, "bwrap": bwrap}
@@ -246,7 +247,7 @@ class _Link:
         finally:
             theirs.close()
         try:
-            self.ready = self._receive(_ANSWER_SECONDS)
+            self.ready = _checked(self._receive(_ANSWER_SECONDS))
         except SandboxError:
             self.close()
             raise
@@ -256,12 +257,19 @@ class _Link:
         with self._lock:
             if self._closed:
                 raise SandboxError("the shell must be open", value="it was closed", remedy="Open another one.")
+            if self._waits:
+                found = "no answer to the request before"
+                raise SandboxError("the keeper of a shell must answer", value=found, remedy="Open another one.")
+            # Whoever is interrupted here leaves an answer behind that must not be taken for the next request's.
+            self._waits = True
             try:
                 self._socket.settimeout(_ANSWER_SECONDS)
                 self._socket.sendall(wire.encode({"op": op, **fields}))
             except OSError as error:
                 raise SandboxError("the keeper of a shell must stay alive", value="it ended") from error
-            return self._receive(seconds + _ANSWER_SECONDS)
+            answer = self._receive(seconds + _ANSWER_SECONDS)
+            self._waits = False
+            return _checked(answer)
 
     def _receive(self, seconds: float) -> dict[str, Any]:
         self._socket.settimeout(seconds)
@@ -274,13 +282,7 @@ class _Link:
             if not data:
                 raise SandboxError("the keeper of a shell must stay alive", value="it ended")
             messages = self._decoder.feed(data)
-        answer = messages[0]
-        if "error" in answer:
-            error = answer["error"]
-            kind = _OutOfMemory if answer.get("memory") else SandboxError
-            found = {} if error["value"] is None else {"value": error["value"]}
-            raise kind(error["rule"].rstrip("."), **found, remedy=error["remedy"])
-        return answer
+        return messages[0]
 
     def close(self) -> None:
         """Hang up, and wait until the keeper has ended the episode."""
@@ -288,6 +290,9 @@ class _Link:
             if self._closed:
                 return
             self._closed = True
+            with contextlib.suppress(OSError):
+                # A process forked from this one may hold the socket too.
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             try:
                 self._process.wait(10.0)
@@ -295,6 +300,16 @@ class _Link:
                 self._process.kill()
                 self._process.wait()
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """Give a keeper's answer, or raise the error that it is."""
+    if "error" in answer:
+        error = answer["error"]
+        kind = _OutOfMemory if answer.get("memory") else SandboxError
+        found = {} if error["value"] is None else {"value": error["value"]}
+        raise kind(error["rule"].rstrip("."), **found, remedy=error["remedy"])
+    return answer
 
 
 def _command(command: str) -> str:

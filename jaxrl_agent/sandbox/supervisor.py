@@ -11,6 +11,7 @@ import collections
 import ctypes
 import json
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -28,7 +29,7 @@ from jaxrl_agent.sandbox.pool import Pool
 from jaxrl_agent.sandbox.results import MIB, Limits
 from jaxrl_agent.sandbox.sessions import Call, Session
 
-TICK_SECONDS, IDLE_SECONDS = 0.02, 0.5
+TICK_SECONDS, IDLE_SECONDS, LATE_SECONDS = 0.02, 0.5, 1.5
 COPIED_BYTES = 16 * MIB
 _SUBREAPER = 36
 _CANARY = ("print(int(input()) * 2)", "21\n", "42\n")
@@ -83,7 +84,7 @@ class Supervisor:
     def serve(self) -> None:
         """Serve until the caller hangs up or dies."""
         self._pool.fill()
-        last = 0.0
+        last = time.monotonic()
         while not self._ended:
             next_look = min((session.look_at - time.monotonic() for session in self._running), default=IDLE_SECONDS)
             for key, _ in self._selector.select(max(0.0, min(next_look, IDLE_SECONDS))):
@@ -91,6 +92,10 @@ class Supervisor:
                 if self._watched.get(key.fd) is key.data:
                     key.data()
             now = time.monotonic()
+            if now - last > LATE_SECONDS:
+                # After a long stop, what has ended meanwhile is heard of before anything is called late.
+                last = now
+                continue
             for session in list(self._running):
                 if now >= session.look_at:
                     session.tick(now)
@@ -332,7 +337,12 @@ class Supervisor:
 
     def _begin(self, session: Session, call: Call) -> None:
         self._running.add(session)
-        session.begin(call)
+        try:
+            session.begin(call)
+        except OSError as error:
+            self._running.discard(session)
+            session.sandbox.kill()
+            session.give_up(SandboxError("a call must get its descriptors", value=str(error)))
 
     def _close(self, session: Session) -> None:
         self._running.discard(session)
@@ -358,6 +368,9 @@ class Supervisor:
 def main() -> None:
     """Run a supervisor on the socket and for the parent that the command line names."""
     options = json.loads(sys.argv[1])
+    # Each sandbox takes a handful of descriptors here; 1024, the usual soft limit, is too few for 256 of them.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     client = socket.socket(fileno=options["fd"])

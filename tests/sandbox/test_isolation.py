@@ -95,6 +95,29 @@ def test_the_filter_can_let_sockets_pass_and_refuse_instead_of_killing():
     assert verdict_of(program, 165) == REFUSE
 
 
+def test_the_filter_lets_a_process_limit_itself_alone():
+    for machine, number, architecture in (("x86_64", 302, X86_64), ("aarch64", 261, AARCH64)):
+        program = seccomp.assemble(machine=machine)
+        assert verdict_of(program, number, architecture=architecture, argument=0) == ALLOW
+        assert verdict_of(program, number, architecture=architecture, argument=1) == REFUSE
+
+
+def test_a_program_that_would_starve_process_1_of_descriptors_is_judged_all_the_same():
+    program = """
+import os, resource
+try: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))
+except OSError: pass
+for _ in range(50):
+    if os.fork() == 0:
+        os.fork()
+        os._exit(0)
+    os.wait()
+print(41)
+"""
+    verdict = sandbox.judge_program(program, [{"input": "", "output": "42"}])
+    assert (verdict.status, verdict.could_not_check) == (Status.WRONG, False)
+
+
 # ---- bubblewrap
 
 

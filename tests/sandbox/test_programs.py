@@ -172,6 +172,16 @@ def test_programs_run_side_by_side_in_an_event_loop():
     assert [result.stdout for result in asyncio.run(many())] == ["0\n", "1\n", "4\n", "9\n", "16\n", "25\n"]
 
 
+def test_giving_up_on_a_program_harms_no_other():
+    async def impatient():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sandbox.arun_program("import time\ntime.sleep(0.6)"), 0.2)
+        await asyncio.sleep(0.6)
+        return await asyncio.wait_for(sandbox.arun_program("print(42)"), 10.0)
+
+    assert asyncio.run(impatient()).stdout == "42\n"
+
+
 def test_a_full_queue_makes_callers_wait_and_loses_nothing():
     sandbox.configure(queue=2)
     assert [result.stdout for result in sandbox.run_programs(["print(1)"] * 12)] == ["1\n"] * 12

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import pytest
 
@@ -264,6 +265,41 @@ def test_an_episode_ends_when_its_time_is_over():
         wait_until(lambda: processes_of(shell.info["pid"]) == [], seconds=5)
         with pytest.raises(SandboxError):
             shell.run("true")
+
+
+def test_an_answer_that_nobody_waited_for_is_no_answer_to_the_next_request():
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with open_shell() as shell:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Alarm):
+                shell.run("sleep 0.5; echo first")
+            time.sleep(0.6)
+            with pytest.raises(SandboxError, match="no answer to the request before"):
+                shell.run("echo second")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_fork_of_the_caller_does_not_hold_up_the_end():
+    shell = open_shell()
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        started = time.monotonic()
+        shell.close()
+        assert time.monotonic() - started < 5.0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_closed_shell_says_so(shell):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -163,6 +164,54 @@ def test_leftovers_of_the_dead_are_told_from_what_belongs_to_the_living(monkeypa
         folder.mkdir()
     second = leftovers.make_folder()
     assert sorted(map(str, tmp_path.iterdir())) == sorted([own, second])
+
+
+def test_a_name_that_only_looks_like_a_leftovers_is_nobodys():
+    process = subprocess.Popen(["jaxrl-sandbox-x", "60"], executable="/bin/sleep")
+    try:
+        leftovers.kill_orphans()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_supervisor_that_was_stopped_makes_no_program_late():
+    supervisor, limits = access.connect().pid, Limits(wall_s=1.5)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(sandbox.run_program, SLOW_ECHO, stdin="42", limits=limits)
+        time.sleep(0.2)
+        os.kill(supervisor, signal.SIGSTOP)
+        time.sleep(2.0)
+        os.kill(supervisor, signal.SIGCONT)
+        result = future.result(20)
+    assert (result.status, result.stdout) == (Status.OK, "42\n")
+    assert 0.6 <= result.wall_s < 1.5
+
+
+def test_few_descriptors_are_an_error_of_one_worker_and_more_are_taken_where_they_may_be():
+    script = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (96, int(sys.argv[1])))
+from jaxrl_agent import sandbox
+from jaxrl_agent.errors import SandboxError
+workers = []
+try:
+    for _ in range(24):
+        workers.append(sandbox.open_worker("code", setup={"program": "print(42)"}))
+except SandboxError as error:
+    print("error", end=" ")
+print(len(workers), end=" ")
+for worker in workers[2:]:
+    worker.close()
+print({worker.call({"stdin": ""}).result.stdout for worker in workers[:2]})
+"""
+    for hard, expected in ((4096, "24 {'42\\n'}"), (96, "error")):
+        run = subprocess.run(
+            [sys.executable, "-c", script, str(hard)], cwd=PROJECT, capture_output=True, text=True, timeout=120
+        )
+        assert run.stdout.strip().startswith(expected), (run.stdout, run.stderr)
+        assert run.stdout.strip().endswith("{'42\\n'}")
 
 
 # ---- many

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import time
 
 MESSAGE_BYTES, MOST_FDS = 64, 250
 
@@ -96,6 +97,7 @@ def run(state, order, fds, control):
     if state["kind"] == "code":
         show_input(fds[0], os.path.join(state["base"], "stdin"))
     sys.stdout.flush()
+    started = time.monotonic()
     child = os.fork()
     if child == 0:
         code = 70
@@ -111,6 +113,7 @@ def run(state, order, fds, control):
     for fd in fds:
         os.close(fd)
     spent, peak, status = wait_for(child, control)
+    wall = time.monotonic() - started
     kill_the_rest(state["tier"])
     while True:
         try:
@@ -125,6 +128,7 @@ def run(state, order, fds, control):
         "code": None if ended else os.WEXITSTATUS(status),
         "signal": os.WTERMSIG(status) if ended else None,
         "cpu_s": spent,
+        "wall_s": wall,
         "peak_bytes": peak << 10,
     }
 
