@@ -92,7 +92,15 @@ def readable_by_others(path: str | os.PathLike) -> bool:
 
 
 def command_line(
-    bwrap: str, profile: Profile, command: list[str], *, uid: int, gid: int, seccomp_fd: int, info_fd: int
+    bwrap: str,
+    profile: Profile,
+    command: list[str],
+    *,
+    uid: int,
+    gid: int,
+    seccomp_fd: int,
+    info_fd: int,
+    shared_memory: bool = True,
 ) -> list[str]:
     """Write the command line of one sandbox.
 
@@ -103,6 +111,7 @@ def command_line(
         uid, gid: the user inside, the same as outside.
         seccomp_fd: descriptor that the assembled filter is read from.
         info_fd: descriptor that the process id outside is written to.
+        shared_memory: whether anonymous memory may be shared.
     """
     words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--disable-userns", "--new-session", "--die-with-parent", "--as-pid-1"]
@@ -113,7 +122,8 @@ def command_line(
             words += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
         elif os.path.isdir(f"/{name}"):
             words += ["--ro-bind", f"/{name}", f"/{name}"]
-    for name in _DEVICES:
+    # A shared mapping of /dev/zero is shared anonymous memory.
+    for name in _DEVICES if shared_memory else (name for name in _DEVICES if name != "zero"):
         words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     # One file system of a fixed size for everything that can be written, so that its size bounds the sum.
     words += ["--perms", "1777", "--size", str(profile.disk_mb * MIB), "--tmpfs", "/tmp"]

@@ -157,7 +157,8 @@ class Launcher:
             given.callback(os.close, info_write)
             log = os.memfd_create("jaxrl-log", os.MFD_CLOEXEC)
             kept.callback(os.close, log)
-            filter_fd = sealed_file(seccomp.assemble(sockets=profile.sockets))
+            calls = seccomp.assemble(sockets=profile.sockets, shared_memory=self.meters.enforced)
+            filter_fd = sealed_file(calls)
             given.callback(os.close, filter_fd)
             meter = self.meters.make()
             kept.callback(meter.remove)
@@ -180,10 +181,12 @@ class Launcher:
 
     def _files(self) -> dict:
         modules = {name: (_INSIDE / f"{name}.py").read_text() for name in _MODULES}
-        readable = ["/usr", "/lib", "/lib64", "/bin", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
+        readable = ["/usr", "/lib", "/lib64", "/bin", "/dev/null", "/dev/urandom", "/dev/random"]
+        readable += ["/dev/zero"] * self.meters.enforced
         if self._prefix is not None:
             readable.append(self._prefix)
-        filtered = seccomp.assemble().hex() if self.tier == "lsm" else ""
+        calls = seccomp.assemble(shared_memory=self.meters.enforced)
+        filtered = calls.hex() if self.tier == "lsm" else ""
         return {"modules": modules, "readable": readable, "seccomp": filtered}
 
     def _command(self, profile: Profile, uid: int, gid: int, scratch: str | None) -> list[str]:
@@ -193,8 +196,8 @@ class Launcher:
         if self._prefix is not None:
             shown = (*profile.binds, (self._prefix, self._prefix))
             profile = Profile(disk_mb=profile.disk_mb, sockets=profile.sockets, binds=shown)
-        fds = {"seccomp_fd": _SECCOMP, "info_fd": _INFO}
-        return bubblewrap.command_line(self.bwrap, profile, [*python, "/tmp"], uid=uid, gid=gid, **fds)
+        fixed = {"seccomp_fd": _SECCOMP, "info_fd": _INFO, "shared_memory": self.meters.enforced}
+        return bubblewrap.command_line(self.bwrap, profile, [*python, "/tmp"], uid=uid, gid=gid, **fixed)
 
     def _become(self, command: list[str], uid: int, gid: int, files: dict[int, int], log: int, joins) -> None:
         """Turn this fork into the command: descriptors, cgroup, user and limits, in this order."""

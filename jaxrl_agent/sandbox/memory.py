@@ -184,6 +184,11 @@ class Meters:
                         path.rmdir()
 
     @property
+    def enforced(self) -> bool:
+        """Whether the kernel holds sandboxes to their limit of memory."""
+        return bool(self._bases)
+
+    @property
     def kind(self) -> str:
         """Name of what memory is measured and limited by."""
         return f"cgroup v{self._version}" if self._bases else "process poll"

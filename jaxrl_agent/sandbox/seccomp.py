@@ -13,7 +13,7 @@ import struct
 
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT, _FOURTH_ARGUMENT_AT = 0, 4, 16, 40
 _X32_BIT = 0x40000000
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NAMESPACE_FLAGS = 0x7E020000
@@ -50,7 +50,8 @@ _REFUSED = {
     "sethostname": (170, 161), "setdomainname": (171, 162), "statmount": (457, 457), "listmount": (458, 458),
 }  # fmt: skip
 _SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
-_CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
+_CLONE, _CLONE3, _PRLIMIT, _MMAP = (56, 220), (435, 435), (302, 261), (9, 222)
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 
 
 def supported() -> bool:
@@ -58,13 +59,17 @@ def supported() -> bool:
     return platform.machine() in _MACHINES
 
 
-def assemble(*, machine: str | None = None, sockets: bool = False, kill: bool = True) -> bytes:
+def assemble(
+    *, machine: str | None = None, sockets: bool = False, kill: bool = True, shared_memory: bool = True
+) -> bytes:
     """Assemble the filter as an array of `struct sock_filter`, as bubblewrap's `--seccomp` and seccomp(2) take it.
 
     Args:
         machine: name of the machine as `uname -m` gives it; this one by default.
         sockets: whether sockets may be opened (into an empty network namespace, say).
         kill: whether mounting, tracing, BPF and namespaces kill with SIGSYS; else they are refused with EPERM.
+        shared_memory: whether anonymous memory may be shared. What is unmapped of it stays held while any page is
+            mapped, and then only a cgroup counts it.
 
     Returns:
         The program, 8 bytes an instruction.
@@ -87,6 +92,14 @@ def assemble(*, machine: str | None = None, sockets: bool = False, kill: bool = 
         for numbers in calls.values():
             if numbers[column] is not None:
                 program += _when(_JUMP_EQUAL, numbers[column], action)
+    if not shared_memory:
+        program += [
+            _instruction(_JUMP_EQUAL, _MMAP[column], 0, 5),
+            _instruction(_LOAD, _FOURTH_ARGUMENT_AT),
+            _instruction(_JUMP_BITS, _MAP_ANONYMOUS, 0, 2),
+            *_when(_JUMP_BITS, _MAP_SHARED, _ERRNO | errno.ENOMEM),
+            _instruction(_RETURN, _ALLOW),
+        ]
     program += [
         # Limits of others: of process 1, say, which belongs to the same user and would fail for want of descriptors.
         _instruction(_JUMP_EQUAL, _PRLIMIT[column], 0, 4),

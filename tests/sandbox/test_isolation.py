@@ -15,7 +15,7 @@ import pytest
 
 from jaxrl_agent import sandbox
 from jaxrl_agent.errors import ArgumentError, SandboxError
-from jaxrl_agent.sandbox import Status, access, bubblewrap, memory, probing, seccomp, wire
+from jaxrl_agent.sandbox import Limits, Status, access, bubblewrap, memory, probing, seccomp, wire
 from jaxrl_agent.sandbox.client import Client, Settings
 from jaxrl_agent.sandbox.inside import landlock
 from jaxrl_agent.testing.attacks import ATTACKS, arguments_of
@@ -116,6 +116,34 @@ print(41)
 """
     verdict = sandbox.judge_program(program, [{"input": "", "output": "42"}])
     assert (verdict.status, verdict.could_not_check) == (Status.WRONG, False)
+
+
+def test_memory_that_only_a_cgroup_counts_is_refused_where_there_is_none():
+    # What is unmapped of shared anonymous memory stays held, and shows in no process, while one page is mapped.
+    program = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.munmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+size, held = 32 << 20, 0
+sources = [(-1, 0x21)]
+if os.path.exists("/dev/zero"):
+    sources.append((os.open("/dev/zero", os.O_RDWR), 0x01))
+for fd, flags in sources * 6:
+    place = libc.mmap(None, size, 3, flags, fd, 0)
+    if place not in (None, 2**64 - 1):
+        ctypes.memset(place, 1, size)
+        libc.munmap(place + 4096, size - 4096)
+        held += size >> 20
+print(held)
+"""
+    private = "import mmap\nprint(len(mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)))"
+    sandbox.configure(cgroups=False)
+    assert sandbox.run_program(program, limits=Limits(memory_mb=128)).stdout == "0\n"
+    assert sandbox.run_program(private).stdout == f"{1 << 20}\n"
+    sandbox.configure()
+    if access.connect().request("info").result()["info"]["meter"] != "process poll":
+        assert sandbox.run_program(program, limits=Limits(memory_mb=128)).status is Status.MEMORY_LIMIT
 
 
 # ---- bubblewrap
