@@ -57,7 +57,9 @@ def verify(
 
     Returns:
         Passed only if every test has reported that it passed and the whole ended in time. `could_not_check` if no
-        sandbox came up in two attempts, or if a test's file can not be imported.
+        sandbox came up in two attempts. A test's file that can not be imported has failed: it may import the episode's
+        files, and an episode must not be able to get out of being graded. That the tests themselves need nothing which
+        is missing shows when the reference solution is graded.
 
     Raises:
         ArgumentError: no tests, or files that can not be shown.
@@ -191,15 +193,12 @@ def _of_command(result: Result) -> Verdict:
 def _of_report(result: Result, report: str, names: list[str], token: str) -> Verdict:
     """Make a verdict of what the harness has reported; what is missing, unknown or said twice has failed."""
     said: dict[str, list[CaseVerdict]] = {name: [] for name in names}
-    broken = ""
     for line in report.splitlines():
         try:
             entry = json.loads(line)
             if entry["token"] != token:
                 continue
-            broken = broken or (entry["reason"] if entry["status"] == "broken" else "")
-            status = Status.RUNTIME_ERROR if entry["status"] == "broken" else Status(entry["status"])
-            said[entry["name"]].append(CaseVerdict(status, entry["reason"]))
+            said[entry["name"]].append(CaseVerdict(Status(entry["status"]), entry["reason"]))
         except (ValueError, KeyError, TypeError):
             continue
     missing = result.status if result.status is not Status.OK else Status.RUNTIME_ERROR
@@ -209,4 +208,4 @@ def _of_report(result: Result, report: str, names: list[str], token: str) -> Ver
     failed = [case.status for case in cases if case.status is not Status.OK]
     status = failed[0] if failed else result.status
     feedback = "" if status is Status.OK else f"{passed} of {len(names)} tests passed. First failure: {status}."
-    return Verdict(status, passed, len(names), cases, feedback, could_not_check=bool(broken), tier=result.tier)
+    return Verdict(status, passed, len(names), cases, feedback, tier=result.tier)

@@ -152,9 +152,13 @@ def test_a_command_judges_by_its_exit_code(good):
     assert (slow.status, slow.ok, slow.could_not_check) == (Status.TIME_LIMIT, False, False)
 
 
-def test_tests_that_can_not_be_run_are_no_verdict(good, monkeypatch):
+def test_tests_that_can_not_be_run_pass_nobody(good, monkeypatch):
     verdict = verify(good, {"test_it.py": b"import no_such_module\ndef test_a(): pass\n"})
-    assert (verdict.ok, verdict.could_not_check) == (False, True)
+    assert (verdict.ok, verdict.could_not_check) == (False, False)
+    dodging = {"/app/solution.py": b"raise ImportError('x')"}
+    tests = b"def test_a():\n    import solution\ndef test_b(): assert False\n"
+    verdict = verify(dodging, {"test_it.py": b"import sys\nsys.path.insert(0, '/app')\n" + tests})
+    assert (verdict.ok, verdict.could_not_check, verdict.passed) == (False, False, 0)
     for bad in ({}, {"test_it.py": b"x = 1"}, {"test_it.py": b"def test_a(tmp_path): pass"}, {"test_it.py": b"def ("}):
         with pytest.raises(ArgumentError):
             verify(good, bad)

@@ -63,8 +63,6 @@ def call(folder, name):
             code = compile(stream.read(), module.__file__, "exec", dont_inherit=True)
         module.__name__ = "tests"
         exec(code, module.__dict__)
-    except ImportError as error:
-        return "broken", f"{type(error).__name__}: {error}"
     except BaseException as error:
         return failure(error)
     try:
