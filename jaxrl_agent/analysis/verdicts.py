@@ -180,7 +180,7 @@ def _pass_row(evidence: Evidence, key: tuple[str, int], policy: Policy | None, a
     for claim in judge(comparison, agreement=agreement):
         if (claim.topic, claim.difference, claim.turns) == place:
             value = of_seed_mean(claim.value, claim.note)
-            here = f"{claim.statement}: {value.text(_points(claim.k))}"
+            here = f"{value.text(_points(claim.k))}; tested: {claim.statement}"
             return _row(topic, paper, name, here, claim.verdict, claim.rule, value.remark)
     return _absent(topic, paper, name, f"{against} or {percent}% of the budget was not evaluated", rule)
 

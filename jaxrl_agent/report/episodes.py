@@ -125,6 +125,9 @@ def _shrink(trajectory: Json, run: Run) -> Json:
     board = (trajectory.get("instance") or {}).get("map")
     foggy = is_foggy(run.config)
     turns = [_shrink_turn(turn, foggy=foggy) for turn in trajectory.get("turns", [])]
+    prompt = (trajectory.get("instance") or {}).get("prompt")
+    if turns and prompt:
+        turns[0]["observation"] = _cut(f"{prompt.rstrip()}\n{turns[0]['observation']}")
     return {
         "run": run.name,
         "instance": str(trajectory["instance_id"]),

@@ -51,7 +51,7 @@ def _to_trajectory(row: Rollout, instances, tokenizer, t_max: int, policy_versio
         turns=_turns(row, instances, tokenizer, tokens, n_turns),
         prompt_tokens=tokens[:prompt_length].tolist(),
         policy_version=policy_version,
-        instance=instances.instance_info(instance),
+        instance={**instances.instance_info(instance), "prompt": _text(tokenizer, tokens[:prompt_length].tolist())},
     )
 
 

@@ -49,7 +49,8 @@ def test_every_row_becomes_one_trajectory_with_its_own_facts(game, rollout, traj
     for row, trajectory in enumerate(trajectories):
         group = row // 6
         assert trajectory.instance_id == game.instances.instance_id(group)
-        assert trajectory.instance == {"map": list(FOUR_LAKES[group])}
+        prompt = game.tokenizer.decode(trajectory.prompt_tokens)
+        assert trajectory.instance == {"map": list(FOUR_LAKES[group]), "prompt": prompt}
         assert (trajectory.group_id, trajectory.budget, trajectory.t_max) == (group, (8, 5, 6, 1)[group], 8)
         assert trajectory.policy_version == VERSION
         assert len(trajectory.turns) == rollout.n_turns_B[row]

@@ -100,8 +100,9 @@ class Analysis:
         return [pair for pair in self.pairs if pair.found.get(part)]
 
     def tally(self) -> str:
-        """How many verdicts say what."""
-        counts = {said: sum(v.verdict == verdict for v in self.verdicts) for verdict, said in SAID.items()}
+        """How many verdicts on the paper's claims say what; the checks of signs are none."""
+        claims = [v for v in self.verdicts if not v.topic.startswith("sanity")]
+        counts = {said: sum(v.verdict == verdict for v in claims) for verdict, said in SAID.items()}
         return ", ".join(f"{said} {n}" for said, n in counts.items() if n).capitalize()
 
     def verdict_table(self) -> Table:
