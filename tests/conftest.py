@@ -30,7 +30,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs an accelerator: JAX_PLATFORMS=cuda bash launch/test.sh -m gpu")
 
 
-MOST_MAPS = 30_000  # of the 65,530 memory maps that Linux grants a process by default
+MOST_MAPS = 20_000  # of the 65,530 memory maps that Linux grants a process by default
 
 
 @pytest.fixture(scope="module", autouse=True)

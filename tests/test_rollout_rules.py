@@ -287,9 +287,17 @@ def test_rule_18_prompts_tell_the_environments_numbers(telling, path):
     assert told.n_turns == 3
 
 
+class Drawn(Exception):
+    """What the next update would play."""
+
+
 def draws(monkeypatch, *, state=None, count: int = 1, **changes) -> list[tuple[np.ndarray, np.ndarray]]:
     """Instances and budgets of the next updates, without playing them."""
-    monkeypatch.setattr(experience, "collect", lambda *_, **given: given)
+
+    def stop(*_, **given):
+        raise Drawn(given)
+
+    monkeypatch.setattr(experience, "collect", stop)
     with small_preset():
         config = small_config(**changes)
         policy = assemble.Policy(EVEN_MODEL, None, "lake_words")
@@ -297,7 +305,9 @@ def draws(monkeypatch, *, state=None, count: int = 1, **changes) -> list[tuple[n
         settings = assemble.build_step(config, policy, game)
     state, found = fresh_state() if state is None else state, []
     for _ in range(count):
-        given = experience.roll_out(settings, state, game.data).rollout
+        with pytest.raises(Drawn) as drawn:
+            experience.roll_out(settings, state, game.data)
+        (given,) = drawn.value.args
         found.append((np.asarray(given["instances_P"]), np.asarray(given["budgets_P"])))
         state = state.replace(update=state.update + 1, cursor=state.cursor + settings.prompts)
     return found

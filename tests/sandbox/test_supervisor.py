@@ -98,8 +98,10 @@ def test_a_run_survives_the_death_of_its_sandbox_by_a_second_attempt():
     assert sandbox.metrics()["errors"] == before + 1
 
 
+# A shell's background jobs ignore SIGINT, and so do all that they start; the caller is to hear it.
 CALLER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from jaxrl_agent import sandbox
 from jaxrl_agent.sandbox import access
 sandbox.probe()
