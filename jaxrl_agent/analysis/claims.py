@@ -100,18 +100,30 @@ NO_STATES, NO_ERRORS = "no ordinary states were probed", "no error states were p
 NO_UPDATES = "no run directory with enough updates"
 NO_SCORES = "no trajectories were scored under both policies"
 
-CLAIMS = (
-    Claim(
-        "single actions in ordinary states",
-        "RL picks the better action in 42.8% of states on FrozenLake and 46.8% on DeepCoder-MT, so not better",
-        "ordinary_wins_plus_half_ties",
+
+def _single_actions(kind: str, judged: Judged, paper: str, *, oracle: bool = False) -> Claim:
+    """Who picks the better action in the same states: wins plus half ties against a half."""
+    side = "above" if judged is judge_above else "below"
+    return Claim(
+        f"single actions in {kind.removesuffix('_states')} states" + (", judged by an oracle" if oracle else ""),
+        paper,
+        f"{'oracle_' if oracle else ''}{kind}_wins_plus_half_ties",
         SHARE,
-        judge_below,
-        NO_STATES,
+        judged,
+        NO_STATES if kind == "ordinary" else NO_ERRORS,
         threshold=0.5,
-        rule="every interval of wins plus half ties below 50%",
+        rule=f"every interval of wins plus half ties {side} 50%",
         label="wins plus half ties",
-        detail=_shares("ordinary"),
+        detail=_shares(kind, ORACLE if oracle else None),
+        optional=oracle,
+    )
+
+
+CLAIMS = (
+    _single_actions(
+        "ordinary",
+        judge_below,
+        "RL picks the better action in 42.8% of states on FrozenLake and 46.8% on DeepCoder-MT, so not better",
     ),
     Claim(
         "mean value of single actions",
@@ -124,43 +136,15 @@ CLAIMS = (
         label="mean difference",
         note="the sign can depend on the quality and its discount gamma",
     ),
-    Claim(
-        "single actions in error states",
-        "after an error RL picks the better action in 65.7% of states",
-        "error_states_wins_plus_half_ties",
-        SHARE,
+    _single_actions("error_states", judge_above, "after an error RL picks the better action in 65.7% of states"),
+    _single_actions(
+        "ordinary", judge_below, "RL picks the better action in 42.8% of states on FrozenLake, by exact Q", oracle=True
+    ),
+    _single_actions(
+        "error_states",
         judge_above,
-        NO_ERRORS,
-        threshold=0.5,
-        rule="every interval of wins plus half ties above 50%",
-        label="wins plus half ties",
-        detail=_shares("error_states"),
-    ),
-    Claim(
-        "single actions in ordinary states, judged by an oracle",
-        "RL picks the better action in 42.8% of states on FrozenLake, by exact Q",
-        "oracle_ordinary_wins_plus_half_ties",
-        SHARE,
-        judge_below,
-        NO_STATES,
-        threshold=0.5,
-        rule="every interval of wins plus half ties below 50%",
-        label="wins plus half ties",
-        detail=_shares("ordinary", ORACLE),
-        optional=True,
-    ),
-    Claim(
-        "single actions in error states, judged by an oracle",
         "after an error RL picks the better action in 65.7% of states, by exact Q",
-        "oracle_error_states_wins_plus_half_ties",
-        SHARE,
-        judge_above,
-        NO_ERRORS,
-        threshold=0.5,
-        rule="every interval of wins plus half ties above 50%",
-        label="wins plus half ties",
-        detail=_shares("error_states", ORACLE),
-        optional=True,
+        oracle=True,
     ),
     Claim(
         "recovery after an error",

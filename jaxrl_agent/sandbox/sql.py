@@ -7,25 +7,19 @@ result.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from jaxrl_agent.errors import ArgumentError, DataError, SandboxError
-from jaxrl_agent.sandbox import worker
 from jaxrl_agent.sandbox.compare import DEFAULT_RULES, Rules, same_rows
 from jaxrl_agent.sandbox.inside.sql import tokens
 from jaxrl_agent.sandbox.results import CaseVerdict, Limits, Reply, Status, Verdict
+from jaxrl_agent.sandbox.worker import OpenWorker, WorkerSession
 
 FEEDBACK_BYTES = 2048
 INNER_SHARE = 0.9  # of the CPU limit, after which the query is stopped from inside and the session lives on
-
-# kind, setup, files, limits -> a worker with `call(request, limits=...) -> Reply`
-OpenWorker = Callable[..., AbstractContextManager[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +46,7 @@ class SqlResult:
     cpu_s: float = 0.0
 
 
-class SqlSession:
+class SqlSession(WorkerSession):
     """One episode on a private copy of a database; use it as a context manager.
 
     Args:
@@ -83,30 +77,16 @@ class SqlSession:
         if not self.database.is_file():
             raise DataError("a template database must be a file", value=str(database))
         self.sha256 = file_hash(self.database)
-        self.limits = limits or Limits()
-        self._setup = {
-            "cpu_s": INNER_SHARE * self.limits.cpu_s,
+        limits = limits or Limits()
+        setup = {
+            "cpu_s": INNER_SHARE * limits.cpu_s,
             "max_rows": max_rows,
             "max_bytes": max_bytes,
-            "heap_bytes": self.limits.memory_mb << 19,
+            "heap_bytes": limits.memory_mb << 19,
             "writable": writable,
         }
-        self._open_worker = open_worker or worker.open_worker
-        self._stack = contextlib.ExitStack()
-        self._worker: Any = None
-
-    def __enter__(self) -> SqlSession:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove the sandbox, and with it the copy."""
-        self._worker = None
-        with contextlib.suppress(SandboxError):
-            self._stack.close()
-        self._stack = contextlib.ExitStack()
+        files = {"database": self.database}
+        super().__init__("sql", setup=setup, files=files, limits=limits, open_with=open_worker)
 
     def verify(self) -> None:
         """Make sure that the template is what it was at the start.
@@ -141,9 +121,7 @@ class SqlSession:
 
     def _call(self, request: dict[str, Any]) -> Reply:
         if self._worker is None:
-            self._worker = self._stack.enter_context(
-                self._open_worker("sql", setup=self._setup, files={"database": self.database}, limits=self.limits)
-            )
+            self._start()
         return self._worker.call(request, limits=self.limits)
 
 

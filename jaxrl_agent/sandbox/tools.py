@@ -6,21 +6,17 @@ JSON and are hashed here.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl_agent.errors import ArgumentError, SandboxError
-from jaxrl_agent.sandbox import worker
 from jaxrl_agent.sandbox.compare import canonical_json
 from jaxrl_agent.sandbox.inside.tools import Malformed, depth_of, parse_calls
 from jaxrl_agent.sandbox.results import PRECEDENCE, Limits, Reply, Status
-
-OpenWorker = Callable[..., AbstractContextManager[Any]]
+from jaxrl_agent.sandbox.worker import OpenWorker, WorkerSession
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +86,7 @@ class ToolResults:
     cpu_s: float = 0.0
 
 
-class ToolSession:
+class ToolSession(WorkerSession):
     """One episode; use it as a context manager.
 
     Args:
@@ -124,8 +120,7 @@ class ToolSession:
         strangers = {tool.instance for tool in tools} - {instance.name for instance in instances}
         if strangers:
             raise ArgumentError("tools must belong to objects of the episode", value=sorted(strangers))
-        self.limits = limits or Limits()
-        self._setup = {
+        setup = {
             "modules": [{"name": name, "file": f"module_{number}.py"} for number, name in enumerate(modules)],
             "instances": [_declaration(instance) for instance in instances],
             "tools": [
@@ -140,30 +135,9 @@ class ToolSession:
             "offered": [name for name in names if name not in set(withheld)],
             "max_result_bytes": max_result_bytes,
         }
-        self._files = {f"module_{number}.py": source for number, source in enumerate(modules.values())}
-        self._open_worker = open_worker or worker.open_worker
-        self._stack = contextlib.ExitStack()
-        try:
-            self._worker = self._start()
-        except SandboxError:
-            self._worker = self._start()
-
-    def _start(self) -> Any:
-        self._stack = contextlib.ExitStack()
-        opened = self._open_worker("tools", setup=self._setup, files=self._files, limits=self.limits)
-        return self._stack.enter_context(opened)
-
-    def __enter__(self) -> ToolSession:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove the process and all of its state."""
-        self._worker = None
-        with contextlib.suppress(SandboxError):
-            self._stack.close()
+        files = {f"module_{number}.py": source for number, source in enumerate(modules.values())}
+        super().__init__("tools", setup=setup, files=files, limits=limits or Limits(), open_with=open_worker)
+        self._start()
 
     def call(self, text: str) -> ToolResults:
         """Run the calls that a model wrote as JSON; see `inside.tools.parse_calls`.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
 
 from jaxrl_agent.errors import ArgumentError, SandboxError
 from jaxrl_agent.sandbox import access
@@ -18,6 +20,8 @@ _NOT_KINDS = {"runner", "bootstrap", "code_child", "handler_child", "landlock", 
 _MOST_FILES = 200
 
 Files = Mapping[str, bytes | str | os.PathLike]
+# kind, setup, files, limits -> a worker with `call(request, limits=...) -> Reply`
+OpenWorker = Callable[..., AbstractContextManager[Any]]
 
 
 class Worker:
@@ -105,6 +109,43 @@ def open_worker(
             if attempt:
                 raise
     raise AssertionError("unreachable")
+
+
+class WorkerSession:
+    """What sessions share: one worker at a time, removed with all of its state when the session ends.
+
+    Args:
+        kind: what runs inside.
+        setup: given to it when it starts.
+        files: shown to it.
+        limits: of each call.
+        open_with: what opens sandboxes; None for `open_worker`.
+    """
+
+    def __init__(
+        self, kind: str, *, setup: Mapping[str, Any], files: Files, limits: Limits, open_with: OpenWorker | None
+    ):
+        self.limits = limits
+        self._kind, self._setup, self._files = kind, setup, files
+        self._open_with = open_with or open_worker
+        self._stack = contextlib.ExitStack()
+        self._worker: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the sandbox, and with it all state."""
+        self._worker = None
+        with contextlib.suppress(SandboxError):
+            self._stack.close()
+
+    def _start(self) -> None:
+        opened = self._open_with(self._kind, setup=self._setup, files=self._files, limits=self.limits)
+        self._worker = self._stack.enter_context(opened)
 
 
 def job(setup: Mapping[str, Any], files: Files | None, limits: Limits | None, *, kind: str = "code") -> dict[str, Any]:
