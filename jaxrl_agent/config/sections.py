@@ -9,6 +9,7 @@ VISIBILITIES = ("hidden", "total", "remaining")
 THINK_POLICIES = ("off", "keep", "strip_by_rows")  # see models.chat_template.Dialogue
 TRUNKS = ("shared", "separate")
 GIGPO_MODES = ("mean_norm", "mean_std_norm")
+CODING_SOURCES = ("own", "templates", "mbpp", "humaneval", "codecontests", "deepcoder")
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm")
 
 
@@ -46,6 +47,22 @@ class LakeConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class CodingConfig:
+    """DeepCoder-MT's problems, tests and feedback."""
+
+    source: str = setting("own", "where problems come from", choices=CODING_SOURCES)
+    path: str = setting("", "file or folder of the problems; empty = JAXRL_DATA_DIR, an installed package, or the hub")
+    families: tuple[str, ...] = setting((), "template families to draw from; empty = all")
+    reward: str = setting("all", "of the last program: all hidden tests pass, or their share", choices=("all", "dense"))
+    max_tests: int = setting(15, "most tests of a problem, those with the longest inputs first", unit="tests", low=2)
+    cpu_seconds: float = setting(6.0, "CPU time that one test may take", unit="seconds", above=0.0)
+    memory_mb: int = setting(512, "memory that one test may take", unit="MiB", low=64)
+    shown_failures: int = setting(2, "failing public tests that the feedback shows", unit="tests", low=1)
+    shown_characters: int = setting(300, "characters of each of their fields", unit="characters", low=10)
+    pool_seed: int = setting(0, "seed of the problems drawn from templates", low=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskConfig:
     """What the agent does, in which words, and how many turns it may take at most."""
 
@@ -58,9 +75,13 @@ class TaskConfig:
     t_max: int = setting(16, "largest budget", unit="turns", low=1)
     budget_visibility: str = setting("total", "what the agent is told of its budget", choices=VISIBILITIES)
     max_tokens: int = setting(2, "tokens that one reply may have", unit="tokens", low=1)
-    n_train: int = setting(2048, "training instances", unit="tasks", low=1)
-    n_test: int = setting(128, "held-out instances", unit="tasks", low=1)
+    max_context: int = setting(
+        0, "tokens of one trajectory, for tasks that host code plays; 0 = all that the model has", unit="tokens", low=0
+    )
+    n_train: int = setting(2048, "training instances, at most those there are", unit="tasks", low=1)
+    n_test: int = setting(128, "held-out instances, at most those there are", unit="tasks", low=1)
     lake: LakeConfig = dataclasses.field(default_factory=LakeConfig)
+    coding: CodingConfig = dataclasses.field(default_factory=CodingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +93,12 @@ class RolloutConfig:
     temperature: float = setting(1.0, "sampling temperature", low=0.0)
     top_k: int = setting(0, "keep the k likeliest tokens (the loss does not see it); 0 keeps all", unit="tokens", low=0)
     top_p: float = setting(1.0, "keep the smallest set with this probability (as top_k)", above=0.0, high=1.0)
+    lanes: int = setting(32, "trajectories decoded at one time, for tasks that host code plays", unit="rows", low=1)
+    shelf: int = setting(
+        32, "trajectories whose cache waits while their environments run, beside the lanes", unit="rows", low=0
+    )
+    environments: int = setting(0, "environments run at one time; 0 = four a core", unit="environments", low=0)
+    environment_seconds: float = setting(120.0, "longest turn of an environment", unit="seconds", above=0.0)
     candidates: int = setting(
         1, "sampled for each that is trained on, the first with a spread (dynamic sampling)", unit="groups", low=1
     )
