@@ -207,8 +207,12 @@ class Dialogue:
         self._write(self.chat.open_reply(thinking=self.think != "off"))
         self._awaits_reply = True
 
-    def reply(self, ids: Sequence[int]) -> None:
+    def reply(self, ids: Sequence[int], *, sampled: bool = True) -> None:
         """Add what the policy sampled, its end token included; a reply that was cut has none and is closed for it.
+
+        Args:
+            ids: of the reply.
+            sampled: False for a reply that was put in the policy's place; it counts as a turn all the same.
 
         Raises:
             ArgumentError: no reply was asked for, or the ids are none or go on behind an end token.
@@ -217,7 +221,7 @@ class Dialogue:
             raise ArgumentError("a reply must have been asked for", value=list(ids), remedy="Call open_reply first.")
         if not ids or any(token in self.chat.stop_ids for token in ids[:-1]):
             raise ArgumentError("a reply must have ids, and an end token at most as its last one", value=list(ids))
-        self.row.append(ids, turn=self._replies)
+        self.row.append(ids, turn=self._replies if sampled else -1)
         self._replies += 1
         self._awaits_reply = False
         self._due = self.chat.newline if ids[-1] in self.chat.stop_ids else self.chat.close

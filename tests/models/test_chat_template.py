@@ -297,6 +297,17 @@ def test_results_that_come_one_by_one_share_a_message_until_something_else_comes
     assert "\n1\n</tool_response>\n<tool_response>\n2\n</tool_response><|im_end|>\n<|im_start|>user\nx" in text
 
 
+def test_a_reply_put_in_the_policys_place_reads_the_same_and_is_not_sampled(any_chat):
+    dialogue, twin = (Dialogue(any_chat) for _ in range(2))
+    for one, first_is_sampled in ((dialogue, False), (twin, True)):
+        for sampled in (first_is_sampled, True):
+            one.user("go")
+            one.open_reply()
+            one.reply(message_of(any_chat, "so"), sampled=sampled)
+    assert dialogue.row.ids == twin.row.ids
+    assert {turn for turn in dialogue.row.turns if turn >= 0} == {1}
+
+
 # ---- reasoning
 
 
