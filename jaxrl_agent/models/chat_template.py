@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_agent.config import THINK_POLICIES
-from jaxrl_agent.errors import ArgumentError
+from jaxrl_agent.errors import ArgumentError, TokenizerError
 from jaxrl_agent.types import TokenRow
 
 _TOOLS_HEAD = (
@@ -43,14 +43,14 @@ class ChatIds:
     start: int  # <|im_start|>
     end: int  # <|im_end|>, sampled by the policy at the end of its reply
     stop_ids: tuple[int, ...]  # what ends a reply
-    think_ids: tuple[int, int]  # <think>, </think>
+    think_ids: tuple[int, int] | None  # <think>, </think>; None where the tokenizer lacks either
 
     @classmethod
     def of(cls, tokenizer) -> ChatIds:
         """Look the control tokens up.
 
         Raises:
-            TokenizerError: the tokenizer lacks one of them.
+            TokenizerError: the tokenizer lacks one that every message needs.
         """
         end = tokenizer.control_id("<|im_end|>")
         return cls(
@@ -58,7 +58,7 @@ class ChatIds:
             start=tokenizer.control_id("<|im_start|>"),
             end=end,
             stop_ids=(end, tokenizer.control_id("<|endoftext|>")),
-            think_ids=(tokenizer.control_id("<think>"), tokenizer.control_id("</think>")),
+            think_ids=_control_pair(tokenizer, "think"),
         )
 
     def join(self, *parts: str | int) -> list[int]:
@@ -114,17 +114,39 @@ class ChatIds:
         return self.join(*before, response, f"\n{text}\n", response_end)
 
     def open_reply(self, *, thinking: bool) -> list[int]:
-        """Header of the policy's message; without thinking, the empty block belongs to the prompt, not to the reply."""
-        empty_block = () if thinking else (self.think_ids[0], "\n\n", self.think_ids[1], "\n\n")
-        return self.join(self.start, "assistant\n", *empty_block)
+        """Header of the policy's message; without thinking, the empty block belongs to the prompt, not to the reply.
+
+        A tokenizer without reasoning tokens has no such block, and no thinking.
+
+        Raises:
+            TokenizerError: there is to be thinking, and the tokenizer has no tokens for it.
+        """
+        if thinking:
+            self.check_think("keep")
+        header = (self.start, "assistant\n")
+        if thinking or self.think_ids is None:
+            return self.join(*header)
+        return self.join(*header, self.think_ids[0], "\n\n", self.think_ids[1], "\n\n")
+
+    def check_think(self, think: str) -> None:
+        """Refuse a treatment of reasoning that the tokenizer has no tokens for.
+
+        Raises:
+            TokenizerError: there is to be reasoning, and the tokenizer has no <think> and </think>.
+        """
+        if think != "off" and self.think_ids is None:
+            raise TokenizerError(
+                f"think={think} needs a tokenizer with the control tokens <think> and </think>",
+                value=self.tokenizer.name,
+                remedy="Set config.task.think=off, or take a policy that was trained to reason.",
+            )
 
     def without_reasoning(self, reply: Sequence[int]) -> list[int]:
         """A reply behind its last `</think>` and the line breaks that follow; all of it if there is none."""
-        closing = self.think_ids[1]
         spoken = list(reply)
-        if closing not in spoken:
+        if self.think_ids is None or self.think_ids[1] not in spoken:
             return spoken
-        spoken = spoken[len(spoken) - spoken[::-1].index(closing) :]
+        spoken = spoken[len(spoken) - spoken[::-1].index(self.think_ids[1]) :]
         breaks = itertools.takewhile(self._breaks_lines, spoken)
         return spoken[len(list(breaks)) :]
 
@@ -141,7 +163,14 @@ class ChatIds:
         return set(self.tokenizer.token_bytes(token)) == {ord("\n")}
 
     def _pair(self, name: str) -> tuple[int, int]:
-        return self.tokenizer.control_id(f"<{name}>"), self.tokenizer.control_id(f"</{name}>")
+        pair = _control_pair(self.tokenizer, name)
+        if pair is None:
+            raise TokenizerError(
+                f"tools need a tokenizer with the control tokens <{name}> and </{name}>",
+                value=self.tokenizer.name,
+                remedy="Take a policy that was trained to call tools.",
+            )
+        return pair
 
 
 class Dialogue:
@@ -160,11 +189,16 @@ class Dialogue:
     Args:
         chat: the template's pieces.
         think: one of the treatments.
+
+    Raises:
+        ArgumentError: there is no such treatment.
+        TokenizerError: the tokenizer has no tokens for reasoning, and the treatment needs them.
     """
 
     def __init__(self, chat: ChatIds, *, think: str = "off"):
         if think not in THINK_POLICIES:
             raise ArgumentError(f"think must be one of {', '.join(THINK_POLICIES)}", value=think)
+        chat.check_think(think)
         self.chat, self.think = chat, think
         self.rows = [TokenRow()]
         self._due: list[int] = []  # closes the last message once another one comes
@@ -240,6 +274,12 @@ class Dialogue:
             kept += ids if turn < 0 else self.chat.without_reasoning(ids)
         if kept != self.row.ids:
             self.rows.append(TokenRow(kept, [-1] * len(kept)))
+
+
+def _control_pair(tokenizer, name: str) -> tuple[int, int] | None:
+    """Ids of `<name>` and `</name>`, None where either is no control token."""
+    opening, closing = (tokenizer.control_ids.get(literal) for literal in (f"<{name}>", f"</{name}>"))
+    return None if opening is None or closing is None else (opening, closing)
 
 
 def _json(value: Any) -> str:
