@@ -1,0 +1,48 @@
+"""Problems by source and split; the same configuration gives the same problems in the same order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from jaxrl_agent.config.sections import CodingConfig
+from jaxrl_agent.errors import ConfigError
+from jaxrl_agent.tasks.coding.own_problems import own_problems
+from jaxrl_agent.tasks.coding.problem import Problem
+from jaxrl_agent.tasks.coding.splits import SPLITS, select
+from jaxrl_agent.tasks.coding.templates import draw_problems
+
+
+def _own(config: CodingConfig, split: str, count: int) -> list[Problem]:
+    return select(own_problems(split), count)
+
+
+def _templates(config: CodingConfig, split: str, count: int) -> list[Problem]:
+    return draw_problems(split, seed=config.pool_seed, count=count, families=config.families)
+
+
+SOURCES: dict[str, Callable[[CodingConfig, str, int], list[Problem]]] = {"own": _own, "templates": _templates}
+
+
+def load_problems(config: CodingConfig, split: str, *, count: int) -> list[Problem]:
+    """Give the problems of one split of the source that a configuration names.
+
+    Args:
+        config: source, path, families, seed of templates, most tests of a problem.
+        split: "train", "validation" or "test"; no problem is in two of them.
+        count: problems, at most those there are; a smaller count gives the beginning of a larger one's list.
+
+    Raises:
+        ConfigError: an unknown split, source or family, or a split that the source does not have.
+        DataError: the source's data were not found, or are not what they should be.
+    """
+    if split not in SPLITS or config.source not in SOURCES:
+        raise ConfigError("split and source must be known", value=(split, config.source), remedy=f"Splits: {SPLITS}.")
+    if count < 1:
+        raise ConfigError("count must be at least 1", value=count)
+    return SOURCES[config.source](config, split, count)
+
+
+def data_hash(problems: Sequence[Problem]) -> str:
+    """SHA-256 over the problems' digests in order: equal hashes mean the same problems and the same verdicts."""
+    return hashlib.sha256("\n".join(problem.digest for problem in problems).encode()).hexdigest()
