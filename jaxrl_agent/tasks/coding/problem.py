@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ class Problem:
     family: str = ""  # template that it was made from
     level: str = ""  # "easy", "medium", "hard" where known
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """SHA-256 over everything that decides a verdict or what the agent reads."""
         parts = [self.problem_id, self.statement, self.style, self.entry_point, _text(self.public), _text(self.hidden)]
