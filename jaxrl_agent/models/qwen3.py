@@ -1,4 +1,4 @@
-"""Qwen3: parameters, and the two ways to run them.
+"""The model of Qwen3, and of the families that its configuration names: parameters, and the two ways to run them.
 
     forward, hidden_states   whole right-padded rows, no cache (training)
     extend                   a chunk of new tokens against a cache (prefill, observations, decoding)
@@ -68,7 +68,7 @@ def _dense(config: Qwen3Config, features: int, name: str, *, use_bias: bool = Fa
 
 
 class SelfAttention(nn.Module):
-    """Grouped-query attention with normalised queries and keys (Qwen3 report, section 2)."""
+    """Grouped-query attention; Qwen3 normalises queries and keys (Qwen3 report, section 2)."""
 
     config: Qwen3Config
 
@@ -83,11 +83,12 @@ class SelfAttention(nn.Module):
         q_BLHE = heads_of("q_proj", config.num_attention_heads, _QUERIES)
         k_BLKE = heads_of("k_proj", config.num_key_value_heads, _KEYS)
         v_BLKE = heads_of("v_proj", config.num_key_value_heads, _KEYS)
-        q_BLHE = rotate(RMSNorm(config.rms_norm_eps, name="q_norm")(q_BLHE), cos_sin)
-        k_BLKE = rotate(RMSNorm(config.rms_norm_eps, name="k_norm")(k_BLKE), cos_sin)
-        out_BLHE, state = attend(q_BLHE, k_BLKE, v_BLKE)
+        if config.qk_norm:
+            q_BLHE = RMSNorm(config.rms_norm_eps, name="q_norm")(q_BLHE)
+            k_BLKE = RMSNorm(config.rms_norm_eps, name="k_norm")(k_BLKE)
+        out_BLHE, state = attend(rotate(q_BLHE, cos_sin), rotate(k_BLKE, cos_sin), v_BLKE)
         flat = out_BLHE.reshape(*x_BLD.shape[:2], -1)
-        return _dense(config, config.hidden_size, "o_proj", use_bias=config.attention_bias)(flat), state
+        return _dense(config, config.hidden_size, "o_proj", use_bias=config.output_bias)(flat), state
 
 
 class MLP(nn.Module):
@@ -174,9 +175,8 @@ def param_axes(config: Qwen3Config) -> Params:
                 "q_proj": dense("embed", "heads", use_bias=bias),
                 "k_proj": dense("embed", "kv_heads", use_bias=bias),
                 "v_proj": dense("embed", "kv_heads", use_bias=bias),
-                "o_proj": dense("heads", "embed", use_bias=bias),
-                "q_norm": norm,
-                "k_norm": norm,
+                "o_proj": dense("heads", "embed", use_bias=config.output_bias),
+                **({"q_norm": norm, "k_norm": norm} if config.qk_norm else {}),
             },
             "post_attention_layernorm": norm,
             "mlp": {

@@ -36,12 +36,7 @@ class RopeScaling:
     truncate: bool = True  # round the ends of the ramp outwards to whole dimensions
 
     def __post_init__(self):
-        if self.rope_type not in ("linear", "yarn"):
-            raise ConfigError(
-                "rope_type must be one of default, linear, yarn",
-                value=self.rope_type,
-                remedy="This port does not implement other extensions of the context.",
-            )
+        _check_type(self.rope_type)
         if not _is_number(self.factor) or self.factor < 1:
             raise ConfigError("the RoPE scaling factor must be a number of at least 1", value=self.factor)
         original = self.original_max_position_embeddings
@@ -61,6 +56,7 @@ class RopeScaling:
             raise ConfigError("every dimension of a head must be rotated (partial_rotary_factor 1)", value=dict(entry))
         if rope_type == "default":
             return None
+        _check_type(rope_type)
         unknown = sorted(set(options) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             raise ConfigError("RoPE scaling has unknown keys", value=unknown)
@@ -76,6 +72,15 @@ class RopeScaling:
         if self.truncate:
             del entry["truncate"]  # the default; older readers do not know the key
         return entry
+
+
+def _check_type(rope_type: object) -> None:
+    if rope_type not in ("linear", "yarn"):
+        raise ConfigError(
+            "rope_type must be one of default, linear, yarn",
+            value=rope_type,
+            remedy="This port does not implement other extensions of the context.",
+        )
 
 
 def _is_number(value: object) -> bool:

@@ -20,7 +20,7 @@ VOCAB = 97
 class Pair:
     """One model twice: PyTorch's and ours."""
 
-    reference: Any  # transformers.Qwen3ForCausalLM
+    reference: Any  # transformers' model
     config: Qwen3Config
     params: Params
     folder: Path
@@ -32,7 +32,10 @@ class Pair:
             return self.reference(torch.from_numpy(tokens_BL).long()).logits.numpy()
 
 
-def _draw_reference(**overrides: Any):
+FAMILIES = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}
+
+
+def _draw_reference(*, family: str = "qwen3", **overrides: Any):
     """Make a small model whose norms and biases are no longer 1 and 0, so that forgetting one shows."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -47,7 +50,10 @@ def _draw_reference(**overrides: Any):
         "max_position_embeddings": 128,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
     }
-    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**settings | overrides)).eval()
+    if family == "qwen2":
+        del settings["head_dim"]  # always hidden_size / num_attention_heads
+    config = getattr(transformers, f"{FAMILIES[family]}Config")(**settings | overrides)
+    model = getattr(transformers, f"{FAMILIES[family]}ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         noise = 0.15 * torch.randn(parameter.shape, generator=generator)

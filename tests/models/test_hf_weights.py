@@ -22,6 +22,8 @@ from jaxrl_agent.parallel.rules import tree_shardings
 
 UNTIED = dataclasses.replace(get_preset("lake-tiny"), tie_word_embeddings=False, attention_bias=True)
 TIED = get_preset("lake-tiny")
+LLAMA = dataclasses.replace(TIED, model_type="llama")
+QWEN2 = dataclasses.replace(UNTIED, model_type="qwen2")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
@@ -60,7 +62,7 @@ def tied_folder(tmp_path) -> Path:
     return tmp_path / "tied"
 
 
-@pytest.mark.parametrize("config", [UNTIED, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize("config", [UNTIED, TIED, LLAMA, QWEN2], ids=["untied", "tied", "llama", "qwen2"])
 @pytest.mark.parametrize("max_shard_bytes", [1 << 30, 60_000, 1])
 def test_what_was_saved_is_loaded_bit_for_bit(tmp_path, config, max_shard_bytes):
     params = draw(config)
@@ -75,13 +77,19 @@ def test_what_was_saved_is_loaded_bit_for_bit(tmp_path, config, max_shard_bytes)
 
 
 @pytest.mark.parametrize("max_shard_size", ["5GB", "20KB"])
-def test_transformers_and_we_read_each_other(make_pair, tmp_path, max_shard_size):
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("qwen3", {"attention_bias": True}), ("llama", {"tie_word_embeddings": True}), ("qwen2", {})],
+    ids=["qwen3", "llama", "qwen2"],
+)
+def test_transformers_and_we_read_each_other(make_pair, tmp_path, family, options, max_shard_size):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    pair = make_pair(max_shard_size=max_shard_size, attention_bias=True)
+    pair = make_pair(family=family, max_shard_size=max_shard_size, **options)
     assert len(list(pair.folder.glob("*.safetensors"))) == 1 or max_shard_size == "20KB"
     save_hf(tmp_path / "ours", pair.config, pair.params, max_shard_bytes=30_000)
-    loaded, report = transformers.Qwen3ForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    loaded, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert type(loaded) is type(pair.reference)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert loaded.dtype == torch.float32
     tokens_BL = np.random.default_rng(0).integers(0, 97, (2, 20))
@@ -237,9 +245,18 @@ def test_damaged_folder_gives_one_clear_error(folder, damage, message):
 
 def test_folder_of_another_model_is_refused(folder):
     content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(content | {"model_type": "llama"}))
-    with pytest.raises(ConfigError, match="model_type must be qwen3"):
+    (folder / "config.json").write_text(json.dumps(content | {"model_type": "gemma"}))
+    with pytest.raises(ConfigError, match="model_type must be one of qwen3, qwen2, llama; got 'gemma'"):
         load_hf(folder)
+
+
+def test_a_family_without_norms_of_queries_has_no_tensors_for_them(tmp_path):
+    save_hf(tmp_path / "llama", LLAMA, draw(LLAMA))
+    assert not [name for name in load_file(tmp_path / "llama" / "model.safetensors") if "q_norm" in name]
+    content = json.loads((tmp_path / "llama" / "config.json").read_text())
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(content | {"model_type": "qwen3"}))
+    with pytest.raises(WeightsError, match=r"'missing': \['model.layers.0.self_attn.k_norm.weight'"):
+        load_hf(tmp_path / "llama")
 
 
 def test_interrupted_save_leaves_the_old_folder_and_nothing_else(folder, monkeypatch):

@@ -41,6 +41,9 @@ VARIANTS = {
     "four_query_heads_a_key_head": {"num_key_value_heads": 1},
     "heads_narrower_than_the_model": {"head_dim": 8},
     "heads_wider_than_the_model": {"head_dim": 32},
+    "qwen2": {"family": "qwen2"},
+    "llama": {"family": "llama", "tie_word_embeddings": True, "head_dim": None},
+    "llama_with_biases": {"family": "llama", "attention_bias": True, "head_dim": 32},
 }
 
 extend_jit = jax.jit(extend, static_argnums=0)
@@ -103,7 +106,7 @@ def test_padded_rows_give_the_logits_that_each_row_has_alone(make_pair):
         assert relative_error(found_BLV[row, :length], expected_LV) < LOGITS_TOLERANCE
 
 
-@pytest.mark.parametrize("variant", ["plain", "tied", "biases"])
+@pytest.mark.parametrize("variant", ["plain", "tied", "biases", "llama"])
 @pytest.mark.parametrize("remat", [False, True])
 def test_gradients_equal_those_of_transformers(make_pair, tmp_path, variant, remat):
     torch = pytest.importorskip("torch")
@@ -287,9 +290,13 @@ def test_fresh_parameters_follow_the_initialisation_of_transformers():
     assert np.any(gate != layers["mlp"]["up_proj"]["kernel"])
 
 
-@pytest.mark.parametrize(("tied", "bias"), [(True, False), (False, True)])
-def test_every_parameter_has_one_logical_axis_for_each_dimension(tied, bias):
-    config = dataclasses.replace(get_preset("lake-tiny"), tie_word_embeddings=tied, attention_bias=bias)
+@pytest.mark.parametrize(
+    ("tied", "bias", "family"),
+    [(True, False, "qwen3"), (False, True, "qwen3"), (True, False, "llama"), (False, True, "qwen2")],
+)
+def test_every_parameter_has_one_logical_axis_for_each_dimension(tied, bias, family):
+    shape = {"tie_word_embeddings": tied, "attention_bias": bias, "model_type": family}
+    config = dataclasses.replace(get_preset("lake-tiny"), **shape)
     params = init_params(config, jax.random.key(0))
     axes = param_axes(config)
     ranks = jax.tree.map(lambda leaf, names: len(names) == leaf.ndim, params, axes)
@@ -312,11 +319,15 @@ def test_bfloat16_runs_close_to_float32(lake, stacked):
     assert relative_error(appended_BLV, expected_BLV) < 0.05
 
 
-@pytest.mark.parametrize("mesh_text", ["data:2,fsdp:2,tensor:2", "fsdp:2,tensor:4"])
-def test_logits_and_gradients_do_not_depend_on_the_mesh(mesh_text):
+@pytest.mark.parametrize(
+    ("mesh_text", "family"),
+    [("data:2,fsdp:2,tensor:2", "qwen3"), ("fsdp:2,tensor:4", "qwen3"), ("data:2,fsdp:2,tensor:2", "qwen2")],
+)
+def test_logits_and_gradients_do_not_depend_on_the_mesh(mesh_text, family):
     if jax.device_count() < 8:
         pytest.skip("needs 8 devices")
-    config = dataclasses.replace(get_preset("lake-tiny"), tie_word_embeddings=False)
+    shape = {"tie_word_embeddings": False, "model_type": family, "attention_bias": family == "qwen2"}
+    config = dataclasses.replace(get_preset("lake-tiny"), **shape)
     params = init_params(config, jax.random.key(0))
     tokens_BL, lengths_B = draw_tokens(8, 12, config.vocab_size), np.arange(5, 13, dtype=np.int32)
 

@@ -39,11 +39,57 @@ PUBLISHED = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
+# As published for SmolLM2-135M-Instruct, without what says nothing about the model.
+SMOLLM2 = {
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 100000,
+    "tie_word_embeddings": True,
+    "vocab_size": 49152,
+}
+LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
 
 def test_published_file_gives_the_preset():
     assert Qwen3Config.from_hf(PUBLISHED) == get_preset("qwen3-0.6b")
+
+
+def test_a_llama_file_without_head_size_gives_a_model_without_norms_and_biases():
+    config = Qwen3Config.from_hf(SMOLLM2)
+    assert (config.head_dim, config.rope_theta, config.rms_norm_eps) == (64, 1e5, 1e-5)
+    assert (config.qk_norm, config.attention_bias, config.output_bias) == (False, False, False)
+    assert Qwen3Config.from_hf(config.to_hf()) == config
+    assert config.to_hf()["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_what_a_file_leaves_out_is_what_transformers_takes():
+    transformers = pytest.importorskip("transformers")
+    bare = {name: SMOLLM2[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+    bare["num_attention_heads"] = 9
+    for family, kind in (("llama", transformers.LlamaConfig), ("qwen2", transformers.Qwen2Config)):
+        theirs = kind(**bare, num_key_value_heads=9).to_dict()
+        assert Qwen3Config.from_hf(bare | {"model_type": family}) == dataclasses.replace(
+            Qwen3Config.from_hf(theirs), bos_token_id=None, eos_token_id=None, pad_token_id=None
+        )
+
+
+def test_qwen2_has_biases_before_attention_and_none_behind_it():
+    config = Qwen3Config.from_hf(SMOLLM2 | {"model_type": "qwen2"})
+    assert (config.qk_norm, config.attention_bias, config.output_bias) == (False, True, False)
+    assert config.to_hf()["architectures"] == ["Qwen2ForCausalLM"]
+    assert Qwen3Config.from_hf(config.to_hf()) == config
 
 
 def test_old_and_new_spelling_of_rope_mean_the_same():
@@ -83,12 +129,14 @@ def test_equal_configurations_hash_alike():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "llama"}, "model_type must be qwen3.*'llama'"),
-        ({"model_type": "qwen3_moe"}, "dense Qwen3"),
+        ({"model_type": "gemma2"}, "model_type must be one of qwen3, qwen2, llama; got 'gemma2'"),
+        ({"model_type": "qwen3_moe"}, "dense checkpoints"),
+        ({"model_type": "qwen2"}, "qwen2 model has biases"),
+        ({"model_type": "llama", "mlp_bias": True}, "mlp_bias must be false"),
         ({"hidden_act": "gelu"}, "silu"),
         ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 20}, "full attention"),
         ({"layer_types": ["full_attention"] * 27 + ["sliding_attention"]}, "full attention"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "default, linear, yarn"),
+        ({"model_type": "llama", "rope_scaling": LLAMA3}, "rope_type must be .* linear, yarn; got 'llama3'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "default, linear, yarn"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "speed": 1}}, "unknown keys.*speed"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "at least 1"),
