@@ -95,8 +95,8 @@ def load_tokenizer(path_or_name: str | Path) -> Tokenizer:
     """Load a tokenizer; a second call with the same argument returns the same object.
 
     Args:
-        path_or_name: `byte`, `lake_words`, a folder (or `tokenizer.json`) of a Hugging Face tokenizer, or its name
-            on the hub.
+        path_or_name: `byte`, `code_bpe`, `lake_words`, a folder (or `tokenizer.json`) of a Hugging Face tokenizer, or
+            its name on the hub.
 
     Raises:
         TokenizerError: nothing is found there, or it can not be read.
@@ -123,12 +123,22 @@ def _load(name: str) -> Tokenizer:
     return _EMBEDDED[name]() if folder is None else _load_folder(name, folder)
 
 
-_EMBEDDED = {"byte": ByteTokenizer, "lake_words": lambda: WordTokenizer("lake_words", LAKE_WORDS, _LAKE_CONTROL)}
+def _code_bpe() -> Tokenizer:
+    """Byte-level BPE for small programs, with Qwen3's control tokens; digits, operators and quotes stay alone."""
+    spec = _read_json(Path(__file__).parent / "data" / "code_bpe.json")
+    return HFTokenizer("code_bpe", spec, {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
+
+
+_EMBEDDED = {
+    "byte": ByteTokenizer,
+    "code_bpe": _code_bpe,
+    "lake_words": lambda: WordTokenizer("lake_words", LAKE_WORDS, _LAKE_CONTROL),
+}
 
 
 _REMEDY = (
-    "Give 'byte' or 'lake_words', an existing folder with tokenizer.json, or a hub name such as Qwen/Qwen3-0.6B "
-    "(fetched once; without a network, fetch it elsewhere and give the folder)."
+    "Give 'byte', 'code_bpe' or 'lake_words', an existing folder with tokenizer.json, or a hub name such as "
+    "Qwen/Qwen3-0.6B (fetched once; without a network, fetch it elsewhere and give the folder)."
 )
 
 

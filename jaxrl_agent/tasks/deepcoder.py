@@ -23,6 +23,7 @@ from jaxrl_agent.tasks.base import Answer
 from jaxrl_agent.tasks.coding.grading import Grade, Grader, Judge
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.coding.reading import last_block, short_name, spoken_ids
+from jaxrl_agent.tasks.coding.sources import load_problems
 from jaxrl_agent.types import StopReason, TokenRow
 
 _START, _UNUSABLE = "start", "unusable"
@@ -276,8 +277,6 @@ def make_deepcoder(
             remedy="Take a preset with a larger vocabulary (config.model.preset).",
         )
     if problems is None:
-        from jaxrl_agent.tasks.coding.sources import load_problems
-
         problems = load_problems(config.coding, split, count=config.n_train if split == "train" else config.n_test)
     _check_problems(problems)
     limits = Limits(cpu_s=config.coding.cpu_seconds, memory_mb=config.coding.memory_mb)
