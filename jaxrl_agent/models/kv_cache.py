@@ -87,6 +87,22 @@ def gather_rows(cache: KVCache, rows_R: jax.Array) -> KVCache:
     )
 
 
+def put_rows(cache: KVCache, rows_R: jax.Array, fresh: KVCache) -> KVCache:
+    """Replace rows by those of another cache, touching nothing else.
+
+    Args:
+        cache: cache of B rows.
+        rows_R: int32 row numbers, each at most once; B and beyond put a row nowhere.
+        fresh: cache of R rows in the same layout, with as many slots.
+    """
+
+    def put(array, new):
+        index = (slice(None),) * max(array.ndim - 4, 0) + (rows_R,)
+        return array.at[index].set(new, mode="drop", unique_indices=False)
+
+    return jax.tree.map(put, cache, fresh)
+
+
 def write_slots(lengths_B: jax.Array, counts_B: jax.Array, chunk: int, slots: int) -> jax.Array:
     """Choose the slot of every token of a chunk; what must not be written gets a slot past the end.
 

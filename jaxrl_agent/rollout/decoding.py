@@ -1,8 +1,10 @@
-"""The compiled half of the sampler: three functions on a cache, each for static buckets.
+"""The compiled half of sampling: functions on a cache, each for static buckets.
 
     extend_cache    append given tokens: prompts, observations
     decode_window   sample up to `WINDOW` tokens a row on the device, finished rows frozen
     gather_cache    fork one prefilled prompt to its group, drop finished rows, add fresh ones, grow
+
+and two more for rows that come and go while others decode (`rollout.lanes`): `take_rows` and `place_rows`.
 
 One invariant keeps them simple: the cache of a row holds all its tokens but the last. A prompt is read up to its last
 token, every step of `decode_window` reads one pending token and samples the next, and the final token of a reply
@@ -17,10 +19,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_agent.models.kv_cache import KVCache, gather_rows, init_cache
+from jaxrl_agent.models.kv_cache import KVCache, gather_rows, init_cache, put_rows
 from jaxrl_agent.models.qwen3 import Params, Qwen3Config, extend, output_logits, param_axes, unstack_layers
 from jaxrl_agent.parallel.rules import constrain
-from jaxrl_agent.rollout.sampling import row_keys, sample_tokens, uniforms
+from jaxrl_agent.rollout.sampling import sample_tokens, uniforms
 
 WINDOW = 128  # tokens a row may gain before the host looks; in between rows are dropped and the cache grows
 UNROLLED_LAYERS = 8  # up to here unrolled layers decode faster than a scan (measured on CPU)
@@ -73,15 +75,16 @@ def decode_window(
     config: Qwen3Config,
     params: Params,
     cache: KVCache,
-    key: jax.Array,
     *,
-    row_ids_B: jax.Array,
+    keys_B: jax.Array,
     last_B: jax.Array,
     allowed_B: jax.Array,
     stop_ids_K: jax.Array,
     temperature: float,
     top_k: int,
     top_p: float,
+    enough: jax.Array | int = 0,
+    steps: jax.Array | int = WINDOW,
 ) -> tuple[KVCache, jax.Array, jax.Array, jax.Array]:
     """Sample until every row drew a stop id or used up its allowance, but no more than `WINDOW` tokens.
 
@@ -89,23 +92,23 @@ def decode_window(
         config: the model's configuration.
         params: weights as `decode_params` lays them out.
         cache: all tokens of each row but the last, with slots for what is to come; donated.
-        key: base key, not consumed: the row's identity and the token's position are folded in.
-        row_ids_B: uint32, identity of each row.
+        keys_B: typed key of each row, not consumed: the token's position is folded in.
         last_B: int32, each row's last token.
         allowed_B: int32, tokens that each row may gain; 0 freezes the row.
         stop_ids_K: int32, ids that end a row; -1 is filler.
         temperature: static, see `sample_tokens`.
         top_k: static.
         top_p: static.
+        enough: rows that may still be unfinished when the window ends early, so that the host can tend to the others.
+        steps: most tokens of this window, at most `WINDOW`.
 
     Returns:
         The cache, again without each row's last token; int32 tokens and float32 log-probabilities [WINDOW, B]; and
         int32 [B], how many of them each row gained.
     """
-    keys_B = row_keys(key, row_ids_B)
 
     def unfinished(loop: _Loop) -> jax.Array:
-        return (loop.step < WINDOW) & loop.live_B.any()
+        return (loop.step < jnp.minimum(steps, WINDOW)) & (loop.live_B.sum() > enough)
 
     def decode_step(loop: _Loop) -> _Loop:
         hidden_B1D, cache = extend(config, params, loop.cache, loop.last_B[:, None], loop.live_B.astype(jnp.int32))
@@ -156,6 +159,44 @@ def gather_cache(caches: tuple[KVCache, ...], rows_R: jax.Array, *, slots: int) 
     parts = [_with_slots(cache, slots) for cache in caches]
     joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=max(arrays[0].ndim - 4, 0)), *parts)
     return gather_rows(joined, rows_R)
+
+
+@functools.partial(jax.jit, static_argnames="slots")
+def take_rows(caches: tuple[KVCache, ...], source_R: jax.Array, rows_R: jax.Array, *, slots: int) -> KVCache:
+    """Copy a few rows out of several caches, which stay as they are.
+
+    Args:
+        caches: in one layout, each with any number of rows and slots.
+        source_R: int32, which cache each row comes from.
+        rows_R: int32, its place there.
+        slots: static, tokens that a row of the result can hold.
+    """
+    parts = [_with_slots(gather_rows(cache, rows_R), slots) for cache in caches]
+
+    def choose(*arrays: jax.Array) -> jax.Array:
+        rank = arrays[0].ndim
+        shape = [1] * rank
+        shape[max(rank - 4, 0)] = len(rows_R)
+        return jax.lax.select_n(jnp.broadcast_to(source_R.reshape(shape), arrays[0].shape), *arrays)
+
+    return jax.tree.map(choose, *parts)
+
+
+@functools.partial(jax.jit, donate_argnums=(0, 1))
+def place_rows(
+    lanes: KVCache, shelf: KVCache, entering: KVCache, lanes_R: jax.Array, shelf_R: jax.Array
+) -> tuple[KVCache, KVCache]:
+    """Put rows into lanes, and what was there onto the shelf; donates lanes and shelf.
+
+    Args:
+        lanes: rows that decode.
+        shelf: rows that wait.
+        entering: R rows, with as many slots as the others.
+        lanes_R: int32, lane of each entering row; one past the end puts it nowhere.
+        shelf_R: int32, place on the shelf for what was in that lane; one past the end throws it away.
+    """
+    leaving = gather_rows(lanes, lanes_R)
+    return put_rows(lanes, lanes_R, entering), put_rows(shelf, shelf_R, leaving)
 
 
 def _with_slots(cache: KVCache, slots: int) -> KVCache:

@@ -17,8 +17,9 @@ import numpy as np
 from jaxrl_agent.errors import ArgumentError, NonFiniteError
 from jaxrl_agent.models.kv_cache import KVCache
 from jaxrl_agent.models.qwen3 import Params, Qwen3Config
+from jaxrl_agent.rollout.buckets import bucket, padded_pieces, padded_rows, power_of_two
 from jaxrl_agent.rollout.decoding import WINDOW, decode_params, decode_window, empty_cache, extend_cache, gather_cache
-from jaxrl_agent.rollout.sampling import check_sampling
+from jaxrl_agent.rollout.sampling import check_sampling, row_keys
 
 _PREFILL_TOKENS = 8192  # largest chunk that is read at once, over all rows, padding included
 _SMALLEST_CHUNK = 16
@@ -162,7 +163,7 @@ class Sampler:
         self._config = config
         self._sampling = {"temperature": float(temperature), "top_k": int(top_k), "top_p": float(top_p)}
         self._stop_ids = frozenset(_checked_ids(config, list(stop_ids)))
-        filler = [-1] * (_power_of_two(max(len(self._stop_ids), 4)) - len(self._stop_ids))
+        filler = [-1] * (power_of_two(max(len(self._stop_ids), 4)) - len(self._stop_ids))
         self._stop_ids_K = np.array([*sorted(self._stop_ids), *filler], np.int32)
         self._key = jax.random.key(seed)
         self._max_rows = max_rows
@@ -277,7 +278,7 @@ class Sampler:
             )
 
     def _slots(self, needed: int) -> int:
-        return min(_bucket(needed, _SMALLEST_CACHE), self._config.max_position_embeddings)
+        return min(bucket(needed, _SMALLEST_CACHE), self._config.max_position_embeddings)
 
     def _read(self, rows: list[Row]) -> Batch:
         """Prefill the distinct prompts and fork them to their rows, with slots for the first window."""
@@ -287,23 +288,14 @@ class Sampler:
         slots = self._slots(longest + max(min(row.allowed or WINDOW, WINDOW) for row in rows))
         is_forked = len(places) < len(rows)
         prompt_slots = self._slots(longest) if is_forked else slots
-        cache = empty_cache(self._config, _power_of_two(len(places)), prompt_slots)
+        cache = empty_cache(self._config, power_of_two(len(places)), prompt_slots)
         cache = self._feed(cache, [prompt[:-1] for prompt in places])
         if is_forked:
-            cache = gather_cache((cache,), _padded(place_of_row), slots=slots)
+            cache = gather_cache((cache,), padded_rows(place_of_row), slots=slots)
         return Batch(rows, cache)
 
     def _feed(self, cache: KVCache, pieces: Sequence[Sequence[int]]) -> KVCache:
-        """Append pieces of different lengths, chunk by chunk."""
-        bucket, longest = len(cache.lengths_B), max(map(len, pieces))
-        chunk = min(_bucket(longest, _SMALLEST_CHUNK), max(_SMALLEST_CHUNK, _power_of_two(_PREFILL_TOKENS // bucket)))
-        for start in range(0, longest, chunk):
-            tokens_BC, counts_B = np.zeros((bucket, chunk), np.int32), np.zeros(bucket, np.int32)
-            for i, piece in enumerate(pieces):
-                part = piece[start : start + chunk]
-                tokens_BC[i, : len(part)], counts_B[i] = part, len(part)
-            cache = extend_cache(self._config, self._params, cache, tokens_BC, counts_B)
-        return cache
+        return feed(self._config, self._params, cache, pieces)
 
     def _decode_window(self, batch: Batch) -> None:
         """Let every live row gain up to `WINDOW` tokens."""
@@ -317,8 +309,7 @@ class Sampler:
             self._config,
             self._params,
             batch.cache,
-            self._key,
-            row_ids_B=row_ids_B,
+            keys_B=_row_keys(self._key, row_ids_B),
             last_B=last_B,
             allowed_B=allowed_B,
             stop_ids_K=self._stop_ids_K,
@@ -344,7 +335,7 @@ class Sampler:
             return self._gather((batch, live), (fresh, range(len(fresh.rows)))) if live else fresh
         if not live:
             return None
-        return self.select(batch, live) if _power_of_two(len(live)) < batch.bucket else batch
+        return self.select(batch, live) if power_of_two(len(live)) < batch.bucket else batch
 
     def _grow(self, batch: Batch, needed: int) -> None:
         if needed > batch.cache.slots:
@@ -356,25 +347,27 @@ class Sampler:
         firsts = np.cumsum([0, *(batch.bucket for batch, _ in parts)])
         places = [int(first) + i for first, (_, indices) in zip(firsts, parts, strict=False) for i in indices]
         slots = max(batch.cache.slots for batch, _ in parts)
-        return Batch(rows, gather_cache(tuple(batch.cache for batch, _ in parts), _padded(places), slots=slots))
+        return Batch(rows, gather_cache(tuple(batch.cache for batch, _ in parts), padded_rows(places), slots=slots))
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
+_row_keys = jax.jit(row_keys)
 
 
-def _bucket(n: int, least: int) -> int:
-    """The smallest of `least` times 1, 2, 3, 4, 6, 8, 12, ... that is at least n (`least` a power of two)."""
-    power = _power_of_two(max(n, least))
-    between = power // 4 * 3
-    return between if n <= between and power > 2 * least else power
+def feed(config: Qwen3Config, params: Params, cache: KVCache, pieces: Sequence[Sequence[int]]) -> KVCache:
+    """Append pieces of different lengths to the first rows of a cache, chunk by chunk; the cache is donated.
 
-
-def _padded(rows: Sequence[int]) -> np.ndarray:
-    """Row numbers of a whole bucket; what fills it up repeats row 0 and stays frozen."""
-    rows_R = np.zeros(_power_of_two(len(rows)), np.int32)
-    rows_R[: len(rows)] = rows
-    return rows_R
+    Args:
+        config: the model's configuration.
+        params: weights as `decode_params` lays them out.
+        cache: as many rows as pieces, or more.
+        pieces: ids for each row; an empty one leaves the row as it is.
+    """
+    rows, longest = len(cache.lengths_B), max(map(len, pieces))
+    chunk = min(bucket(longest, _SMALLEST_CHUNK), max(_SMALLEST_CHUNK, power_of_two(_PREFILL_TOKENS // rows)))
+    for start in range(0, longest, chunk):
+        tokens_BC, counts_B = padded_pieces([piece[start : start + chunk] for piece in pieces], rows, chunk)
+        cache = extend_cache(config, params, cache, tokens_BC, counts_B)
+    return cache
 
 
 def _checked_ids(config: Qwen3Config, ids: Sequence[int]) -> list[int]:

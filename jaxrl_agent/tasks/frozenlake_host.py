@@ -25,7 +25,7 @@ _env_step = jax.jit(frozenlake.step)
 
 
 class HostLake:
-    """One split of the game for host code.
+    """One split of the game for host code, a `tasks.base.HostTask`.
 
     Args:
         task: its static half, see `make_frozenlake`.
@@ -36,6 +36,13 @@ class HostLake:
     def __init__(self, task: LakeTask, data: LakeData, tokenizer: Any):
         self.task, self.tokenizer = task, tokenizer
         self.data: LakeData = jax.tree.map(np.asarray, data)
+        self.t_max, self.max_tokens = task.t_max, task.max_tokens
+        # A reply in bare words has so many tokens whatever they are; a chat reply ends with a token of its own.
+        ends = {token for token in tokenizer.stop_ids if self.data.text.grammar.final_Q[self._after(token)]}
+        self.stop_ids: tuple[int, ...] = tuple(sorted(ends))
+
+    def __len__(self) -> int:
+        return len(self.data.maps.start)
 
     def reset(self, instance: int, *, budget: int, key: jax.Array, context: int | None = None) -> LakeEpisode:
         """Begin an episode.
@@ -49,9 +56,8 @@ class HostLake:
         Raises:
             ArgumentError: there is no such instance, or the budget is out of range.
         """
-        count = len(self.data.maps.start)
-        if not 0 <= instance < count:
-            raise ArgumentError(f"instance must lie in 0..{count - 1}", value=instance)
+        if not 0 <= instance < len(self):
+            raise ArgumentError(f"instance must lie in 0..{len(self) - 1}", value=instance)
         if not 1 <= budget <= self.task.t_max:
             raise ArgumentError(f"budget must lie in 1..{self.task.t_max}", value=budget)
         room = self.task.context_width(self.data) if context is None else context
@@ -70,6 +76,10 @@ class HostLake:
                 raise ArgumentError("nothing may stand behind the end of a reply", value=list(reply[place:]))
             state = int(grammar.next_QV[state, token])
         return bool(grammar.final_Q[state]), int(grammar.action_Q[state])
+
+    def _after(self, token: int) -> int:
+        grammar = self.data.text.grammar
+        return int(grammar.next_QV[int(grammar.start), token])
 
     def encode(self, reply: str) -> list[int]:
         """Ids of a reply that an outside player gives as text, with the game's end token where the text has none."""
@@ -98,7 +108,7 @@ class LakeEpisode:
         self.row.append(_join(lake.task.prompt_slots(lake.data, instance, budget)))
         self._observe()
 
-    def step(self, reply: Sequence[int] | str) -> Answer:
+    def step(self, reply: Sequence[int] | str, *, sampled: bool = True) -> Answer:
         """Write a reply down, play it, and write down what the policy reads next.
 
         A reply without an end was cut by the token limit: it is not played and ends the episode. The environment is
@@ -106,13 +116,15 @@ class LakeEpisode:
 
         Args:
             reply: sampled ids, end token included, at most `task.max_tokens`; or text of an outside player.
+            sampled: False for a reply that was put in the agent's place.
 
         Raises:
             ArgumentError: the episode is over, or the reply is empty, too long, or goes on behind its end.
         """
         ids = self._checked(self.lake.encode(reply) if isinstance(reply, str) else reply)
         over, action = self.lake.read(ids)
-        self.row.append(ids, turn=self.n_turns)
+        self.row.append(ids, turn=self.n_turns if sampled else -1)
+        known = {"text": _spelled(self.lake.tokenizer, ids), **self._describe(action)}
         reward, terminated = self._play(action) if over else (0.0, False)
         self.n_turns += 1
         if not over:
@@ -123,7 +135,17 @@ class LakeEpisode:
             self.stop = StopReason.BUDGET
         observation = [] if self.stop else self._observe()
         name = None if action == NO_ACTION else ACTION_NAMES[action]
-        return Answer(observation, reward, terminated, self.stop, name)
+        return Answer(observation, reward, terminated, self.stop, name, **known)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _describe(self, action: int) -> dict[str, Any]:
+        """The state as it is before a reply, and what the action is worth there."""
+        quality, best = self.lake.task.quality(self.lake.data, self.instance, self.state, np.int32(action))
+        seen = ",".join(map(str, np.flatnonzero(self.state.seen_X)))
+        key = f"{self.instance}/{int(self.state.cell)}/{seen}"
+        return {"state_key": key, "quality": float(quality), "best_quality": float(best)}
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         if self.stop:
@@ -148,6 +170,10 @@ class LakeEpisode:
             return []
         self.row.append(ids)
         return ids
+
+
+def _spelled(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode([token for token in ids if token < tokenizer.vocab_size])
 
 
 def _on_host(state: frozenlake.LakeState) -> frozenlake.LakeState:

@@ -15,8 +15,9 @@ from jaxrl_agent.models.qwen3 import Qwen3Config, forward, init_params
 from jaxrl_agent.parallel.compile_counter import compiled_programs
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.rollout import sampler as sampler_module
+from jaxrl_agent.rollout.buckets import bucket
 from jaxrl_agent.rollout.decoding import UNROLLED_LAYERS, WINDOW, decode_window
-from jaxrl_agent.rollout.sampler import Sampler, _bucket, generate
+from jaxrl_agent.rollout.sampler import Sampler, generate
 
 VOCABULARY = 61
 CONFIG = Qwen3Config(
@@ -382,6 +383,6 @@ def test_dialogue_calls_refuse_what_does_not_fit():
 
 
 def test_buckets_are_few_and_hold_what_they_must():
-    sizes = [_bucket(n, 16) for n in range(1, 1025)]
+    sizes = [bucket(n, 16) for n in range(1, 1025)]
     assert sorted(set(sizes)) == [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
     assert all(size >= n for n, size in enumerate(sizes, start=1))

@@ -1,0 +1,338 @@
+"""Rollouts with environments that run on the host, beside the accelerator.
+
+N trajectories share a few lanes. While some rows are decoded on the device, the environments of others are at work in a
+pool of threads; between two windows answered rows get the lanes of those that now wait, and fresh trajectories those of
+finished ones. Every row keeps its cache from its first token to its last, and a trajectory's tokens hang on its own key
+alone, whatever else is under way.
+
+    open     make the episode                        (pool)
+    enter    read the prompt or the observation      (device, as many rows as come in)
+    decode   reply, until enough rows have finished  (device, all lanes)
+    step     play the reply                          (pool)
+
+On a pod every process decides the same, because all of them hear the same answers: trajectory i is played by process
+i modulo their number, and answers are exchanged between windows.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_agent.errors import ArgumentError, ConfigError
+from jaxrl_agent.models.qwen3 import Params, Qwen3Config
+from jaxrl_agent.parallel.distributed import exchange
+from jaxrl_agent.rollout.decoding import WINDOW
+from jaxrl_agent.rollout.device_collect import SamplingSettings
+from jaxrl_agent.rollout.environment_pool import EnvironmentPool, Failure
+from jaxrl_agent.rollout.lanes import LANE, SHELF, STOCK, LaneInput, Lanes, Move
+from jaxrl_agent.rollout.seats import Opening, Played, Request, Seat, State, open_episode, unanswered
+from jaxrl_agent.rollout.starts import row_streams
+from jaxrl_agent.tasks.base import Answer, Episode, HostTask
+from jaxrl_agent.types import StopReason
+
+__all__ = ["CollectSettings", "CollectStats", "collect"]
+
+_SHORT_WINDOW = 16  # tokens before the host looks again while lanes stand empty
+_PATIENCE_S = 0.05  # longest wait for an answer before the other processes are asked
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectSettings:
+    """How many trajectories are held and played at one time."""
+
+    lanes: int = 32  # rows decoded at one time
+    shelf: int = 32  # further rows whose cache waits while their environments run
+    environments: int = 0  # environments that run at one time; 0 = four a core
+    environment_seconds: float = 120.0  # longest turn of an environment
+    max_context: int = 0  # ids of one trajectory; 0 = all that the model has
+
+
+@dataclasses.dataclass
+class CollectStats:
+    """Where the time went, and what failed."""
+
+    live_steps: int = 0  # decode steps of rows that gained a token
+    lane_steps: int = 0  # decode steps of all lanes
+    windows: int = 0
+    moves: int = 0
+    sampled_tokens: int = 0
+    decode_seconds: float = 0.0
+    wait_seconds: float = 0.0  # in which nothing was decoded because every environment was at work
+    environment_turns: int = 0
+    environment_seconds: float = 0.0  # summed over turns
+    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # by stop and message
+
+    @property
+    def live_share(self) -> float:
+        """Share of the lanes' decode steps in which a row gained a token."""
+        return self.live_steps / max(self.lane_steps, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures for metrics.jsonl: shares, counts and seconds."""
+        return {
+            "live_share": self.live_share,
+            "windows": self.windows,
+            "moves": self.moves,
+            "decode_s": self.decode_seconds,
+            "wait_s": self.wait_seconds,
+            "turns": self.environment_turns,
+            "turn_s": self.environment_seconds / max(self.environment_turns, 1),
+            "failures": dict(self.failures.most_common(10)),
+        }
+
+
+def collect(
+    config: Qwen3Config,
+    task: HostTask,
+    sampling: SamplingSettings,
+    settings: CollectSettings,
+    params: Params,
+    requests: Sequence[Request],
+    *,
+    key: jax.Array,
+) -> tuple[list[Played], CollectStats]:
+    """Play trajectories to their end.
+
+    Args:
+        config: the model.
+        task: the game.
+        sampling: how tokens are drawn.
+        settings: how much is under way at one time; it changes no token but by rounding.
+        params: model parameters.
+        requests: what is wanted; members of a group should stand together, so that they fork one prompt.
+        key: consumed: every row folds its identity in.
+
+    Returns:
+        The trajectories in the order of the requests, and where the time went. A trajectory whose environment raised,
+        took too long or could not be checked is among them, under a stop reason that says so.
+
+    Raises:
+        ArgumentError: no request, or an identity out of range.
+        NonFiniteError: a log-probability that is not finite.
+    """
+    if not requests:
+        raise ArgumentError("a rollout needs at least one request", value=len(requests))
+    context = min(settings.max_context or config.max_position_embeddings, config.max_position_embeddings)
+    if context <= task.max_tokens:
+        raise ConfigError(
+            f"a trajectory must have room for a reply of config.task.max_tokens ({task.max_tokens}) tokens",
+            value=context,
+            remedy="Lower it, raise config.task.max_context, or take a model with a longer context.",
+        )
+    lanes = min(settings.lanes, len(requests))
+    shelf = min(settings.shelf, len(requests) - lanes)
+    device = Lanes(config, params, sampling, task.stop_ids, lanes=lanes, shelf=shelf)
+    with EnvironmentPool(settings.environments, settings.environment_seconds) as pool:
+        return _Rollout(task, device, pool, requests, key, context).run()
+
+
+class _Rollout:
+    """One call of `collect`."""
+
+    def __init__(self, task: HostTask, device: Lanes, pool: EnvironmentPool, requests, key: jax.Array, context: int):
+        self._task, self._device, self._pool, self._context = task, device, pool, context
+        self._stop_ids = frozenset(task.stop_ids)
+        ids_N = np.array([request.row_id for request in requests], np.uint32)
+        token_keys_N2, self._world_keys_N2 = jax.device_get(_key_data(key, ids_N))
+        self._waiting = collections.deque(
+            Seat(number, request, token_keys_N2[number]) for number, request in enumerate(requests)
+        )
+        self._seats: dict[int, Seat] = {}
+        self._episodes: dict[int, Episode] = {}
+        self._played: list[Played | None] = [None] * len(requests)
+        self._lanes: list[Seat | None] = [None] * device.count
+        self._free_shelf = list(range(device.shelf_count))
+        self._stock: dict[tuple[int, ...], int] = {}
+        self._least_lanes = max(1, device.count // 8)
+        self._capacity = device.count + device.shelf_count
+        self._stats = CollectStats()
+
+    def run(self) -> tuple[list[Played], CollectStats]:
+        while self._waiting or self._seats:
+            self._open_more()
+            self._hear()
+            while moves := self._plan_moves():
+                self._enter(moves)
+            self._shrink()
+            if any(self._live()):
+                self._decode()
+        return [played for played in self._played if played is not None], self._stats
+
+    # ---- environments
+
+    def _open_more(self) -> None:
+        while self._waiting and len(self._seats) < self._capacity:
+            seat = self._waiting.popleft()
+            self._seats[seat.number] = seat
+            self._submit(seat, functools.partial(self._open, seat))
+
+    def _submit(self, seat: Seat, call: Any) -> None:
+        if seat.number % jax.process_count() == jax.process_index():
+            self._pool.submit(seat.number, call)
+
+    def _open(self, seat: Seat) -> Opening:
+        key = jax.random.wrap_key_data(self._world_keys_N2[seat.number])
+        episode, opening = open_episode(self._task, seat.request, key=key, context=self._context)
+        self._episodes[seat.number] = episode
+        return opening
+
+    def _hear(self) -> None:
+        """Take the answers that have come; with nothing to decode, wait for one."""
+        idle = not any(self._live()) and not any(s.state in (State.NEW, State.READY) for s in self._seats.values())
+        began = time.perf_counter()
+        heard = exchange(self._pool.results(wait_s=_PATIENCE_S if idle else 0.0))
+        self._stats.wait_seconds += (time.perf_counter() - began) if idle else 0.0
+        for number, outcome, seconds in sorted(heard, key=lambda answer: answer[0]):
+            self._take(self._seats[number], outcome, seconds)
+
+    def _take(self, seat: Seat, outcome: Opening | Answer | Failure, seconds: float) -> None:
+        if isinstance(outcome, Failure):
+            if seat.state is State.WAITING:
+                seat.answers.append(unanswered(outcome.stop, outcome.message))
+            self._stats.failures[f"{outcome.stop.value}: {outcome.message}"] += 1
+            self._finish(seat, outcome.stop, outcome.message)
+        elif isinstance(outcome, Opening):
+            seat.open(outcome)
+            if outcome.stop is not None or seat.length >= self._context:
+                self._finish(seat, outcome.stop or StopReason.CONTEXT_LIMIT)
+        else:
+            self._stats.environment_turns += 1
+            self._stats.environment_seconds += seconds
+            seat.answers.append(outcome)
+            played = len(seat.answers) - len(seat.request.said)
+            if outcome.stop is not None or played == seat.request.turns:
+                self._finish(seat, outcome.stop or StopReason.BUDGET)
+            elif seat.length + len(outcome.observation) >= self._context:  # an episode that ignores its limit
+                self._finish(seat, StopReason.CONTEXT_LIMIT)
+            else:
+                seat.read(outcome.observation)
+
+    def _finish(self, seat: Seat, stop: StopReason, failure: str = "") -> None:
+        self._played[seat.number] = seat.finish(stop, failure)
+        self._leave(seat)
+        del self._seats[seat.number]
+        if (episode := self._episodes.pop(seat.number, None)) is not None:
+            self._pool.forget(episode.close)
+
+    def _leave(self, seat: Seat) -> None:
+        """Give up its lane and its place on the shelf."""
+        if seat.lane is not None:
+            self._lanes[seat.lane] = None
+        if seat.shelf is not None:
+            self._free_shelf.append(seat.shelf)
+        seat.lane = seat.shelf = None
+
+    # ---- lanes
+
+    def _live(self) -> list[Seat]:
+        return [seat for seat in self._lanes if seat is not None and seat.state is State.LIVE]
+
+    def _plan_moves(self) -> list[Move]:
+        """Give lanes to rows that can go on: first to those that are there, then from the shelf, then fresh ones."""
+        seats = list(self._seats.values())
+        ready = [seat for seat in seats if seat.state is State.READY]
+        seated = [seat for seat in ready if seat.lane is not None]
+        moves = [self._move(seat, LANE, seat.lane, seat.lane) for seat in seated[: self._device.move_width]]
+        lanes = self._free_lanes()
+        for seat in (seat for seat in ready if seat.lane is None):
+            if lanes and len(moves) < self._device.move_width:
+                moves.append(self._move(seat, SHELF, seat.shelf, lanes.pop(0)))
+        fresh = [seat for seat in seats if seat.state is State.NEW]
+        if fresh and lanes and not moves:
+            self._read_prompts(fresh)
+        for seat in fresh:
+            place = self._stock.get(tuple(seat.row.ids))
+            if place is None or not lanes or len(moves) == self._device.move_width:
+                continue
+            if self._lanes[lanes[0]] is None or self._free_shelf:
+                moves.append(self._move(seat, STOCK, place, lanes.pop(0)))
+        return moves
+
+    def _free_lanes(self) -> list[int]:
+        """Lanes without a row, then those whose row waits for its environment."""
+        empty = [lane for lane, seat in enumerate(self._lanes) if seat is None]
+        waiting = [lane for lane, seat in enumerate(self._lanes) if seat is not None and seat.state is State.WAITING]
+        return empty + waiting
+
+    def _read_prompts(self, fresh: Sequence[Seat]) -> None:
+        """Have the prompts of the first fresh rows in stock, unless one of them is there."""
+        prompts = list(dict.fromkeys(tuple(seat.row.ids) for seat in fresh))
+        if prompts[0] not in self._stock:
+            prompts = prompts[: self._device.move_width]
+            self._device.read_prompts(prompts)
+            self._stock = {prompt: place for place, prompt in enumerate(prompts)}
+
+    def _move(self, seat: Seat, source: int, place: int, lane: int) -> Move:
+        """Book the lane for a row, and a place on the shelf for the row that leaves it."""
+        other = self._lanes[lane]
+        if source == SHELF:
+            self._free_shelf.append(place)
+        shelf = None
+        if other is not None and other is not seat:
+            shelf = other.shelf = self._free_shelf.pop()
+            other.lane = None
+        self._lanes[lane], seat.lane, seat.shelf = seat, lane, None
+        move = Move(source, place, lane, shelf, seat.unread)
+        seat.begin_reply(min(self._task.max_tokens, self._context - seat.length))
+        return move
+
+    def _enter(self, moves: list[Move]) -> None:
+        self._device.reserve(max(self._lanes[move.lane].length for move in moves))
+        self._device.enter(moves)
+        self._stats.moves += len(moves)
+
+    def _shrink(self) -> None:
+        """Halve the lanes once half of them are enough for all that is left."""
+        half = self._device.count // 2
+        if self._waiting or half < self._least_lanes or len(self._seats) > half:
+            return
+        kept = [lane for lane, seat in enumerate(self._lanes) if seat is not None]
+        self._device.shrink(kept, half)
+        self._lanes = [self._lanes[lane] for lane in kept] + [None] * (half - len(kept))
+        for lane, seat in enumerate(self._lanes):
+            if seat is not None:
+                seat.lane = lane
+
+    def _decode(self) -> None:
+        live, given = self._live(), LaneInput.empty(self._device.count)
+        for seat in live:
+            given.keys_B2[seat.lane] = seat.key_2
+            given.last_B[seat.lane], given.allowed_B[seat.lane] = seat.row.ids[-1], seat.allowed
+        self._device.reserve(max(seat.length - 1 + min(seat.allowed, WINDOW) for seat in live))
+        more_will_come = len(live) < self._device.count and len(self._seats) > len(live)
+        began = time.perf_counter()
+        gained = self._device.decode(
+            given,
+            enough=max(0, len(live) - max(1, self._device.count // 8)),
+            steps=_SHORT_WINDOW if more_will_come else WINDOW,
+        )
+        self._note(gained, time.perf_counter() - began)
+        for seat in live:
+            seat.gain(gained.tokens[seat.lane], gained.logprobs[seat.lane], self._stop_ids)
+            if seat.state is State.WAITING:
+                self._submit(seat, functools.partial(self._episodes_step, seat.number, list(seat.reply)))
+
+    def _episodes_step(self, number: int, reply: list[int]) -> Answer:
+        return self._episodes[number].step(reply)
+
+    def _note(self, gained: Any, seconds: float) -> None:
+        tokens, stats = sum(map(len, gained.tokens)), self._stats
+        stats.windows += 1
+        stats.live_steps += tokens
+        stats.sampled_tokens += tokens
+        stats.lane_steps += gained.steps * self._device.count
+        stats.decode_seconds += seconds
+
+
+@jax.jit
+def _key_data(key: jax.Array, row_ids_B: jax.Array) -> tuple[jax.Array, jax.Array]:
+    token_keys_B, world_keys_B = row_streams(key, row_ids_B)
+    return jax.random.key_data(token_keys_B), jax.random.key_data(world_keys_B)
