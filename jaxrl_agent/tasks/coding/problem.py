@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from jaxrl_agent.sandbox.compare import Rules, canonical
+from jaxrl_agent.sandbox.inside.call import to_wire
 
 Test = Mapping[str, Any]  # a test of `sandbox.judge`
 
@@ -35,4 +37,9 @@ class Problem:
 
 
 def _text(tests: Sequence[Test]) -> str:
-    return json.dumps([dict(test) for test in tests], sort_keys=True, default=repr)
+    """The same text for the same tests in every process: sets and dicts are written in order."""
+    return "\n".join(f"{key}={_value_text(test[key])}" for test in tests for key in sorted(test))
+
+
+def _value_text(value: object) -> str:
+    return repr(value) if isinstance(value, Rules) else canonical(to_wire(value))

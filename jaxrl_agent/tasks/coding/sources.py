@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from jaxrl_agent.config.sections import CodingConfig
-from jaxrl_agent.errors import ConfigError
+from jaxrl_agent.errors import ConfigError, DataError
+from jaxrl_agent.tasks.coding.benchmarks import load_codecontests, load_humaneval, load_mbpp
+from jaxrl_agent.tasks.coding.deepcoder_rows import load_deepcoder
 from jaxrl_agent.tasks.coding.own_problems import own_problems
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.coding.splits import SPLITS, select
@@ -21,7 +23,14 @@ def _templates(config: CodingConfig, split: str, count: int) -> list[Problem]:
     return draw_problems(split, seed=config.pool_seed, count=count, families=config.families)
 
 
-SOURCES: dict[str, Callable[[CodingConfig, str, int], list[Problem]]] = {"own": _own, "templates": _templates}
+SOURCES: dict[str, Callable[[CodingConfig, str, int], list[Problem]]] = {
+    "own": _own,
+    "templates": _templates,
+    "mbpp": load_mbpp,
+    "humaneval": load_humaneval,
+    "codecontests": load_codecontests,
+    "deepcoder": load_deepcoder,
+}
 
 
 def load_problems(config: CodingConfig, split: str, *, count: int) -> list[Problem]:
@@ -40,7 +49,10 @@ def load_problems(config: CodingConfig, split: str, *, count: int) -> list[Probl
         raise ConfigError("split and source must be known", value=(split, config.source), remedy=f"Splits: {SPLITS}.")
     if count < 1:
         raise ConfigError("count must be at least 1", value=count)
-    return SOURCES[config.source](config, split, count)
+    problems = SOURCES[config.source](config, split, count)
+    if not problems:
+        raise DataError("a source must have problems of the split", value=(config.source, split, config.path))
+    return problems
 
 
 def data_hash(problems: Sequence[Problem]) -> str:
