@@ -1,15 +1,12 @@
 """The arena of tasks that are played inside jit: probes in batches of one size, each compiled once.
 
-Random numbers hang on what a row is about, never on its place: on (instance, sample) of whole episodes, on the name of
-the state, its turns left and the number of the copy elsewhere. So a state gets the same replies in any study.
-Letters: `S` states or starts, `N` copies of each, `B` rows.
+Letters: `S` states or starts, `N` copies of each, `B` rows; random numbers as in `arena_rows`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +17,19 @@ from flax import struct
 
 from jaxrl_agent.assemble import Game, Policy
 from jaxrl_agent.evaluation.arena import Errors, Positions, Replies, Scores, Visits
-from jaxrl_agent.evaluation.score import score_turns
+from jaxrl_agent.evaluation.arena_rows import (
+    ACT,
+    CUT,
+    FINISH,
+    PLAY,
+    VALUE,
+    episode_ids,
+    in_batches,
+    joined,
+    row_ids,
+    score_rollout,
+    stream_key,
+)
 from jaxrl_agent.parallel.distributed import to_host
 from jaxrl_agent.rollout import starts as starting
 from jaxrl_agent.rollout.device_collect import SamplingSettings, collect, resume
@@ -28,9 +37,6 @@ from jaxrl_agent.rollout.records import to_trajectories
 from jaxrl_agent.rollout.starts import Starts
 from jaxrl_agent.tasks.pieces import PieceTable
 from jaxrl_agent.types import Rollout, StopReason, Trajectory
-
-CUT = "cut off"  # a reply without an end: it ends the episode, so it is worth nothing
-_PLAY, _ACT, _FINISH, _VALUE = range(4)  # streams of random numbers
 
 
 @struct.dataclass
@@ -83,12 +89,11 @@ class DeviceArena:
 
     def play(self, policy: Policy, *, samples: int) -> Episodes:
         """Play `samples` whole episodes of every instance."""
-        program, key = self._program(policy), self._key(_PLAY)
+        program, key = self._program(policy), stream_key(self._seed, PLAY)
 
         def batch(instances_S: np.ndarray) -> Episodes:
-            ids_B = (instances_S[:, None] * 2**16 + np.arange(samples)).reshape(-1).astype(np.uint32)
             budgets_S = np.full(len(instances_S), self._budget, np.int32)
-            arguments = instances_S.astype(np.int32), budgets_S, ids_B, key
+            arguments = instances_S.astype(np.int32), budgets_S, episode_ids(instances_S, samples).reshape(-1), key
             rollout, states_BT = _play(program)(policy.params, self._game.data, *arguments)
             return Episodes(rollout, states_BT, policy.update)
 
@@ -108,13 +113,13 @@ class DeviceArena:
     def positions(self, episodes: Sequence[Episodes], source_S, row_S, turn_S) -> Positions:
         """Take up states of `episodes[source_S]` again."""
         offsets = np.cumsum([0, *(len(played.rollout.n_turns_B) for played in episodes)])
-        rollout, states_BT = _joined([(played.rollout, played.states_BT) for played in episodes])
+        rollout, states_BT = joined([(played.rollout, played.states_BT) for played in episodes])
         rows_S = np.asarray(row_S) + offsets[np.asarray(source_S, int)]
         return self._describe(to_host(_cut(rollout, states_BT, rows_S=rows_S, turns_S=np.asarray(turn_S, np.int32))))
 
     def act(self, policies: Sequence[Policy], positions: Positions, *, replies: int) -> Replies:
         """Sample replies of every policy from the same bytes."""
-        found = [self._go_on(policy, positions, replies, _ACT, turns=1) for policy in policies]
+        found = [self._go_on(policy, positions, replies, ACT, turns=1) for policy in policies]
         return Replies(
             outcomes=[self._names] * len(positions),
             outcome_SN=[self._outcomes(positions, rollout, replies) for rollout in found],
@@ -175,30 +180,22 @@ class DeviceArena:
 
     def finish(self, policy: Policy, positions: Positions, *, continuations: int) -> tuple[np.ndarray, Episodes]:
         """Play on to the end of the budget: success, bool [S, N], and the episodes."""
-        rollout = self._go_on(policy, positions, continuations, _FINISH, turns=None)
+        rollout = self._go_on(policy, positions, continuations, FINISH, turns=None)
         return rollout.success_B.reshape(-1, continuations), Episodes(rollout, None, policy.update)
 
     def score(self, policy: Policy, episodes: Episodes | Rollout, *, last_only: bool = False) -> Scores:
         """Score what was sampled under any policy; of every turn, or of the last one alone."""
         rollout = episodes if isinstance(episodes, Rollout) else episodes.rollout
-        turns = 1 if last_only else self.t_max
-        sampled_BL = rollout.batch.loss_mask_BL
-        if last_only:
-            sampled_BL = sampled_BL & (rollout.batch.turn_BL == rollout.n_turns_B[:, None] - 1)
-        rows = rollout.batch.replace(loss_mask_BL=sampled_BL)
-
-        def batch(index_S: np.ndarray) -> tuple[np.ndarray, ...]:
-            found = score_turns(
-                policy,
-                jax.tree.map(lambda leaf: leaf[index_S], rows),
-                n_turns=self.t_max,
-                width=turns * self._game.task.max_tokens,
-                temperature=self._sampling.temperature,
-                think_ids=self._think_ids,
-            )
-            return found.turn_BT, found.action_BT, found.tokens_BT
-
-        return Scores(*self._in_batches(len(sampled_BL), 1, batch))
+        return score_rollout(
+            policy,
+            rollout,
+            last_only=last_only,
+            n_turns=self.t_max,
+            width=(1 if last_only else self.t_max) * self._game.task.max_tokens,
+            rows=self._rows,
+            temperature=self._sampling.temperature,
+            think_ids=self._think_ids,
+        )
 
     def columns(self, episodes: Episodes) -> dict[str, Any]:
         """Outcomes of whole episodes: task, success, stop, n_turns, quality, best_quality, call_ok."""
@@ -235,9 +232,6 @@ class DeviceArena:
     def _program(self, policy: Policy) -> _Program:
         return _Program(policy.model, self._game.task, self._sampling)
 
-    def _key(self, stream: int) -> jax.Array:
-        return jax.random.fold_in(jax.random.key(self._seed), stream)
-
     def _describe(self, starts: Starts) -> Positions:
         return Positions(
             task_S=starts.instance_S,
@@ -248,8 +242,8 @@ class DeviceArena:
         )
 
     def _go_on(self, policy: Policy, positions: Positions, copies: int, stream: int, *, turns: int | None) -> Rollout:
-        program, key = _go_on(self._program(policy), turns), self._key(stream)
-        ids_SN = _row_ids(positions, copies)
+        program, key = _go_on(self._program(policy), turns), stream_key(self._seed, stream)
+        ids_SN = row_ids(positions, copies)
 
         def batch(index_S: np.ndarray) -> Rollout:
             starts = jax.tree.map(lambda leaf: leaf[index_S], positions.starts)
@@ -280,9 +274,9 @@ class DeviceArena:
                     yield state, outcome, rollout.batch.tokens_BL[row, said_L].tolist()
 
     def _values(self, reference, positions, state_U, reply_UC, counts_U, action_U, copies: int) -> np.ndarray:
-        program, key = _value(self._program(reference)), self._key(_VALUE)
+        program, key = _value(self._program(reference)), stream_key(self._seed, VALUE)
         starts_U = jax.tree.map(lambda leaf: leaf[state_U], positions.starts)
-        ids_UN = _row_ids(positions, copies)[state_U]
+        ids_UN = row_ids(positions, copies)[state_U]
 
         def batch(index_S: np.ndarray) -> np.ndarray:
             starts, reply_SC, counts_S, action_S = jax.tree.map(
@@ -294,25 +288,7 @@ class DeviceArena:
         return self._in_batches(len(state_U), copies, batch).reshape(-1, copies).mean(axis=1)
 
     def _in_batches(self, count: int, copies: int, call: Callable[[np.ndarray], Any]) -> Any:
-        """Call on indices in batches of one size, the last filled up with earlier ones, and join what is asked for."""
-        size = min(count, max(1, self._rows // copies))
-        parts = []
-        for first in range(0, count, size):
-            whole = to_host(call(np.arange(first, first + size) % count))
-            wanted = min(size, count - first) * copies
-            parts.append(jax.tree.map(lambda leaf, wanted=wanted: leaf[:wanted], whole))
-        return _joined(parts)
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-
-
-def _row_ids(positions: Positions, copies: int) -> np.ndarray:
-    """Identity of every copy of a state, uint32 [S, N]: a checksum of the state's name, its turns left and the copy."""
-    names = [f"{key} {left}" for key, left in zip(positions.keys, positions.turns_left_S.tolist(), strict=True)]
-    ids = [[zlib.crc32(f"{name} {copy}".encode()) for copy in range(copies)] for name in names]
-    return np.array(ids, np.uint32).reshape(len(positions), copies)
+        return in_batches(count, call, rows=self._rows, copies=copies)
 
 
 def _padded(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
