@@ -119,7 +119,14 @@ class Grader:
         self.limits, self._judge, self._size = limits, judge, size
         self._kept: collections.OrderedDict[tuple[str, str], Grade] = collections.OrderedDict()
         self._running: dict[tuple[str, str], concurrent.futures.Future[Grade | None]] = {}
+        self._others: dict[Limits, Grader] = {}
         self._lock = threading.Lock()
+
+    def within(self, cpu_s: float) -> Grader:
+        """Give the grader that grants a test at most so many CPU seconds; it keeps verdicts of its own."""
+        limits = dataclasses.replace(self.limits, cpu_s=min(cpu_s, self.limits.cpu_s))
+        with self._lock:
+            return self._others.setdefault(limits, Grader(limits, judge=self._judge, size=self._size))
 
     def grade(self, problem: Problem, program: str) -> Grade:
         """Run a program on all tests of a problem, or remember what came of it."""

@@ -14,9 +14,9 @@ _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 _NAMED = {tokenize.INDENT: ">", tokenize.DEDENT: "<", tokenize.NEWLINE: ";"}  # whatever blanks they are made of
 
 
-def spoken_ids(ids: Sequence[int], think_ids: tuple[int, int], stop_ids: Sequence[int]) -> list[int]:
+def spoken_ids(ids: Sequence[int], think_ids: tuple[int, int] | None, stop_ids: Sequence[int]) -> list[int]:
     """Leave out reasoning and the end of a reply; reasoning that was not closed hides all that follows it."""
-    opening, closing = think_ids
+    opening, closing = think_ids or (None, None)
     spoken, thinking = [], False
     for token in ids:
         if token == opening:
