@@ -7,6 +7,7 @@ of the likelihood ratio, log pi_policy - log pi_base; NLL is minus the log-proba
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ NLL_DEFINITION = (
 )
 LLR_DEFINITION = (
     "Log-likelihood ratio of a whole trajectory, log pi_policy - log pi_base over all its sampled tokens, in nats; "
-    f"split by who sampled it and by success; {EQUAL_WEIGHT} that have such a trajectory; {INTERVAL}; n counts "
+    f"split by who sampled it and by success, if known; {EQUAL_WEIGHT} that have such a one; {INTERVAL}; n counts "
     "trajectories. by_turn: cumulative over the tokens of turns 1 to t, over all trajectories; one that has ended "
     "keeps its last value; n counts those that reached turn t."
 )
@@ -150,9 +151,10 @@ def _turns(side: Json) -> Iterator[np.ndarray]:
 def _llr_by_task(episodes: Json) -> dict[str, PerTask | None]:
     found = {}
     for side in SIDES:
-        totals = np.array([llr.sum() for llr in _turns(episodes[side])])
-        success = np.array(episodes[side]["success"], bool)
-        for name, kept in (("success", success), ("failure", ~success), ("all", np.ones_like(success))):
+        turns = list(_turns(episodes[side]))
+        totals, any_turn = np.array([llr.sum() for llr in turns]), np.array([llr.size > 0 for llr in turns], bool)
+        success = np.array([math.nan if won is None else won for won in episodes[side]["success"]], np.float64)
+        for name, kept in (("success", success == 1), ("failure", success == 0), ("all", any_turn)):
             found[f"{side}_{name}"] = by_task(np.array(episodes[side]["task"], np.int64)[kept], totals[kept])
     return found
 
@@ -179,9 +181,15 @@ def _of_replies(states: Json | None) -> Json:
     found = {}
     for side in SIDES:
         rows = (states or {}).get(f"{side}_llr")
-        means = by_task(states["task"], [np.mean(row) for row in rows]) if rows else None
+        means = by_task(states["task"], [_mean(row) for row in rows]) if rows else None
         found[side] = figure(means, f"LLR of one reply of the {side}, mean over the replies to a state; {INTERVAL}.")
     return found
+
+
+def _mean(row: Sequence[float | None]) -> float:
+    """Mean over the replies that there are; NaN where there are none."""
+    known = [value for value in row if value is not None]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _sanity(found: Mapping[str, PerTask | None]) -> Json:

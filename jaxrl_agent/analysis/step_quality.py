@@ -107,16 +107,29 @@ def compare_replies(policy: Sequence[int], base: Sequence[int], values: Sequence
 
 
 def compare_states(states: Json | None, quality: str) -> Compared | None:
-    """Compare the replies in all states of one kind under one quality; None where there is no such state or value."""
+    """Compare the replies in all states of one kind under one quality; None where there is no such state or value.
+
+    Replies that could not be checked (None in place of an outcome) are left out, and with them states in which a policy
+    has no other.
+    """
     if not states or not states["task"] or not states["values"].get(quality):
         return None
-    replies = zip(states["policy_actions"], states["base_actions"], states["values"][quality], strict=True)
+    sides = [[_checked(row) for row in states[f"{side}_actions"]] for side in ("policy", "base")]
+    replies = list(zip(*sides, states["values"][quality], strict=True))
+    known_S = np.array([bool(policy) and bool(base) for policy, base, _ in replies])
+    if not known_S.any():
+        return None
     positions = {"turns_left": states["turns_left"], **(states.get("covariates") or {})}
     return Compared(
-        tasks=np.array(states["task"], np.int64),
-        rows=np.array([compare_replies(policy, base, values) for policy, base, values in replies]),
-        positions={name: np.array(column, np.float64) for name, column in positions.items()},
+        tasks=np.array(states["task"], np.int64)[known_S],
+        rows=np.array([compare_replies(*row) for row, known in zip(replies, known_S, strict=True) if known]),
+        positions={name: np.array(column, np.float64)[known_S] for name, column in positions.items()},
     )
+
+
+def _checked(actions: Sequence[int | None]) -> list[int]:
+    """Outcomes of the replies that could be checked."""
+    return [action for action in actions if action is not None]
 
 
 def step_quality(probe: Json) -> Json:

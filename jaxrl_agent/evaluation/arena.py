@@ -62,7 +62,7 @@ class Replies:
     """N replies of each of several policies to each of S positions, and what they amount to."""
 
     outcomes: list[tuple[str | None, ...]]  # for each state: names of what replies amount to, None for unusable ones
-    outcome_SN: list[np.ndarray]  # for each policy: int, index into the state's outcomes
+    outcome_SN: list[np.ndarray]  # for each policy: int, index into the state's outcomes; -1 where it is not known
     rows: list[Any]  # for each policy: the arena's own
 
 
@@ -119,13 +119,13 @@ class Arena(Protocol):
         """Replace the next turn of every position by an error, in the history as the agent's own."""
 
     def finish(self, policy: Policy, positions: Positions, *, continuations: int) -> tuple[np.ndarray, Any]:
-        """Play on to the end of the budget: success, bool [S, N], and the episodes."""
+        """Play on to the end of the budget: success, bool [S, N] or float64 with NaN where unknown; the episodes."""
 
     def score(self, policy: Policy, episodes: Any, *, last_only: bool = False) -> Scores:
         """Score what was sampled under any policy; of every turn, or of the last one alone."""
 
     def columns(self, episodes: Any) -> dict[str, Any]:
-        """Outcomes of whole episodes: task, success, stop, n_turns, quality, best_quality, call_ok."""
+        """Outcomes of whole episodes: task, success, stop, n_turns, quality, best_quality, call_ok; None if unknown."""
 
     def read(self, episodes: Any, rows: Sequence[int]) -> list[Trajectory]:
         """Some episodes, for people."""

@@ -53,18 +53,27 @@ def probe_recovery(
 
     Returns:
         Columns over states as JSON values: injected, base_success, policy_success, base_without_error,
-        policy_without_error (shares of the continuations), optimal_before, optimal_after (exact, or None); and the
-        episodes behind the error of each policy, by "base" and "policy".
+        policy_without_error (shares of the continuations whose success is known, None where it is of none),
+        optimal_before, optimal_after (exact, or None), not_known (continuations left out, by column); and the episodes
+        behind the error of each policy, by "base" and "policy".
     """
     players = {"base": base, "policy": policy}
     ends = {name: arena.finish(player, injected.after, continuations=continuations) for name, player in players.items()}
     without = {
         name: arena.finish(player, injected.before, continuations=continuations)[0] for name, player in players.items()
     }
-    columns: Json = {"injected": injected.names}
-    columns |= {f"{name}_success": success_SN.mean(axis=1).tolist() for name, (success_SN, _) in ends.items()}
-    columns |= {f"{name}_without_error": success_SN.mean(axis=1).tolist() for name, success_SN in without.items()}
+    found = {f"{name}_success": success_SN for name, (success_SN, _) in ends.items()}
+    found |= {f"{name}_without_error": success_SN for name, success_SN in without.items()}
+    columns: Json = {"injected": injected.names, **{name: _shares(success_SN) for name, success_SN in found.items()}}
+    columns["not_known"] = {name: int(np.isnan(success_SN).sum()) for name, success_SN in found.items()}
     for place, positions in (("before", injected.before), ("after", injected.after)):
         best_S = arena.optimum(positions)
         columns[f"optimal_{place}"] = None if best_S is None else best_S.tolist()
     return columns, {name: episodes for name, (_, episodes) in ends.items()}
+
+
+def _shares(success_SN: np.ndarray) -> list[float | None]:
+    """Share of successes among the continuations whose outcome is known, state by state."""
+    known_SN = ~np.isnan(success_SN)
+    counts_S, sums_S = known_SN.sum(axis=1), np.where(known_SN, success_SN, 0).sum(axis=1)
+    return [float(total / count) if count else None for total, count in zip(sums_S, counts_S, strict=True)]

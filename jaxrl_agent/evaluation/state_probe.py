@@ -93,8 +93,9 @@ def probe_states(
 
     Returns:
         Columns over states, as JSON values: task, key, source, turns_left, covariates; outcomes and values (by
-        quality) of each state, base_actions and policy_actions (indices into the outcomes), base_llr and policy_llr
-        (log pi_policy - log pi_base of each reply, nats).
+        quality) of each state, base_actions and policy_actions (indices into the outcomes, None for a reply that could
+        not be checked), base_llr and policy_llr (log pi_policy - log pi_base of each reply, nats; None where there is
+        no reply).
     """
     found = arena.act([base, policy], positions, replies=replies)
     values = arena.exact(positions, found)
@@ -109,14 +110,21 @@ def probe_states(
         "covariates": {name: values_S.tolist() for name, values_S in positions.covariates.items()},
         "outcomes": found.outcomes,
         "values": values,
-        "base_actions": found.outcome_SN[0].tolist(),
-        "policy_actions": found.outcome_SN[1].tolist(),
+        "base_actions": _actions(found.outcome_SN[0]),
+        "policy_actions": _actions(found.outcome_SN[1]),
         "base_llr": llr[0],
         "policy_llr": llr[1],
     }
 
 
-def _llr(arena: Arena, base: Policy, policy: Policy, rows, replies: int) -> list[list[float]]:
-    """log pi_policy - log pi_base of every reply, [S][N]."""
-    under = [arena.score(scorer, rows, last_only=True).turn_BT.sum(axis=1) for scorer in (policy, base)]
-    return (under[0] - under[1]).reshape(-1, replies).tolist()
+def _actions(outcome_SN: np.ndarray) -> list[list[int | None]]:
+    return [[None if outcome < 0 else outcome for outcome in row] for row in outcome_SN.tolist()]
+
+
+def _llr(arena: Arena, base: Policy, policy: Policy, rows, replies: int) -> list[list[float | None]]:
+    """log pi_policy - log pi_base of every reply, [S][N]; None where the machinery let nobody reply."""
+    found = [arena.score(scorer, rows, last_only=True) for scorer in (policy, base)]
+    llr_B = (found[0].turn_BT - found[1].turn_BT).sum(axis=1)
+    replied_B = found[0].tokens_BT.any(axis=1)
+    flat = [value if replied else None for value, replied in zip(llr_B.tolist(), replied_B, strict=True)]
+    return [flat[first : first + replies] for first in range(0, len(flat), replies)]
