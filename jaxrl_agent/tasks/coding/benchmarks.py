@@ -136,7 +136,7 @@ def docstring_examples(prompt: str, entry_point: str) -> list[Test]:
         entry_point: name of the function.
     """
     examples: dict[str, Test] = {}
-    text = prompt.split(f"def {entry_point}")[-1]
+    text = re.sub("\"\"\"|'''", "\n", prompt.split(f"def {entry_point}")[-1])
     for match in re.finditer(rf"\b{re.escape(entry_point)}\(", text):
         try:
             call, value = _call_and_value(text[match.start() :])

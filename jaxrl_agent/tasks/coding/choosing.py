@@ -24,7 +24,10 @@ def choose_tests(statement: str, tests: Sequence[Test], *, most: int) -> tuple[t
     Returns:
         public and hidden tests, each in their order; no hidden ones if the rule makes all public.
     """
-    distinct = list({_key(test): test for test in reversed(tests)}.values())[::-1]
+    by_key: dict[str, Test] = {}
+    for test in tests:
+        by_key.setdefault(_key(test), test)
+    distinct = list(by_key.values())
     text = _bare(statement)
     shown = [number for number, test in enumerate(distinct) if (words := _bare(input_text(test))) and words in text]
     public = (shown or list(range(len(distinct)))[:N_PUBLIC_OTHERWISE])[: most - 1]

@@ -70,7 +70,7 @@ def _letters(rng: random.Random, length: int, alphabet: str = "abcdefghijklmnopq
 
 
 def _words(rng: random.Random) -> str:
-    return " ".join(_letters(rng, rng.randint(1, 4), "abcdefgh") for _ in range(rng.randint(3, 5)))
+    return " ".join(_letters(rng, rng.randint(1, 3), "abcdefgh") for _ in range(rng.randint(3, 5)))
 
 
 def _near(rng: random.Random, value: int, reach: int) -> int:

@@ -87,15 +87,20 @@ def _choose_public(size: int, fails: list[frozenset[int]]) -> list[int]:
     Each neighbour keeps a test outside the pair that it fails. The test that tells less comes first.
     """
 
-    def merit(pair: tuple[int, ...]) -> tuple[int, ...]:
-        first, second = ([place in places for places in fails] for place in pair)
-        alone = [sum(a and not b for a, b in zip(first, second, strict=True)), 0]
-        alone[1] = sum(b and not a for a, b in zip(first, second, strict=True))
-        failed = sum(a or b for a, b in zip(first, second, strict=True))
-        return all(places - set(pair) for places in fails), failed, min(alone), sum(alone)
+    told, only = [0] * size, {}  # bit k: neighbour k fails the place; fails nothing but these places
+    for bit, places in enumerate(fails):
+        for place in places:
+            told[place] |= 1 << bit
+        only[places] = only.get(places, 0) | 1 << bit
+
+    def merit(pair: tuple[int, int]) -> tuple[int, ...]:
+        first, second = told[pair[0]], told[pair[1]]
+        alone = (first & ~second).bit_count(), (second & ~first).bit_count()
+        spent = any(part in only for part in (frozenset(pair), frozenset(pair[:1]), frozenset(pair[1:])))
+        return not spent, (first | second).bit_count(), min(alone), sum(alone)
 
     best = max(itertools.combinations(range(min(size, POOL // 2)), N_PUBLIC), key=merit)
-    return sorted(best, key=lambda place: sum(place in places for places in fails))
+    return sorted(best, key=lambda place: told[place].bit_count())
 
 
 def _choose_hidden(public: list[int], right: list[Any], fails: list[frozenset[int]]) -> list[int]:
