@@ -53,6 +53,14 @@ class Episode(Protocol):
         """Give back what the episode holds: processes, sandboxes, files."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Demonstration:
+    """One episode of an imperfect player, for the warm start."""
+
+    row: TokenRow  # replies marked with their turn
+    success: bool
+
+
 class HostInstances(Protocol):
     """The instances of one split, as evaluations and reports name them."""
 

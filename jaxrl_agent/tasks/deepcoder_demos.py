@@ -11,12 +11,12 @@ import numpy as np
 from jaxrl_agent.config import WarmStartConfig
 from jaxrl_agent.errors import ArgumentError, SandboxError
 from jaxrl_agent.sandbox import Status
-from jaxrl_agent.tasks.coding.grading import Grader
+from jaxrl_agent.tasks.base import Demonstration
 from jaxrl_agent.tasks.coding.mistakes import mutants
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.coding.reading import last_block
 from jaxrl_agent.tasks.deepcoder import CodingEpisode, CodingTask
-from jaxrl_agent.types import StopReason, TokenRow
+from jaxrl_agent.types import StopReason
 
 BUDGET_LEVELS = 10  # of rollout.budget
 UNFENCED = 0.05  # share of mistakes that are a right program without its fence
@@ -33,7 +33,7 @@ def demonstrations(
     config: WarmStartConfig,
     context: int | None = None,
     workers: int | None = None,
-) -> list[TokenRow]:
+) -> list[Demonstration]:
     """Play episodes with reference solutions and mistakes, and give their rows as a rollout would have them.
 
     A demonstration draws a problem, one of the ten budgets of BudgetMix, and for each turn whether to make a mistake:
@@ -60,34 +60,26 @@ def demonstrations(
         return list(pool.map(lambda number: programmer.play(seed, number), range(count)))
 
 
-@dataclasses.dataclass(frozen=True)
 class _Programmer:
     """Plays single demonstrations; safe to be used from many threads."""
 
-    task: CodingTask
-    config: WarmStartConfig
-    context: int | None
-    known: list[int] = dataclasses.field(init=False)  # problems that can be demonstrated
-    screen: Grader = dataclasses.field(init=False)  # of mutants: many of them never end, and teach little
-
-    def __post_init__(self):
-        problems = self.task.problems
-        known = [number for number, problem in enumerate(problems) if self._fits(problem.solution)]
-        if not known:
+    def __init__(self, task: CodingTask, config: WarmStartConfig, context: int | None):
+        self.task, self.config, self.context = task, config, context
+        self.known = [number for number, problem in enumerate(task.problems) if self._fits(problem.solution)]
+        if not self.known:
             raise ArgumentError(
-                f"a problem must have a solution that fits into a reply of {self.task.max_tokens} tokens",
-                value=len(problems),
-                remedy="Raise config.task.max_tokens, take another source, or warm_start.updates=0.",
+                f"a problem must have a solution that fits into a reply of {task.max_tokens} tokens",
+                value=len(task),
+                remedy="Raise config.task.max_tokens, take another source, or set warm_start.updates=0.",
             )
-        object.__setattr__(self, "known", known)
-        object.__setattr__(self, "screen", self.task.grader.within(SCREEN_CPU_S))
+        self.screen = task.grader.within(SCREEN_CPU_S)  # of mutants: many of them never end, and teach little
 
-    def play(self, seed: int, number: int) -> TokenRow:
+    def play(self, seed: int, number: int) -> Demonstration:
         """Play one demonstration."""
         for _ in range(_ATTEMPTS):
             episode = self._episode(np.random.default_rng([seed, number]))
             if episode.stop is not StopReason.COULD_NOT_CHECK:
-                return episode.row
+                return Demonstration(episode.row, episode.stop is StopReason.SUCCESS)
         raise SandboxError("a demonstration must be graded", value=episode.problem.problem_id)
 
     def _episode(self, rng: np.random.Generator) -> CodingEpisode:
