@@ -1,7 +1,8 @@
 """Is a grader fit to train on? Gold answers, doing nothing, and a battery of cheats through the real judge.
 
 A problem is unpassable if its own solution fails, and exploitable if doing nothing, a cheat, or a program that is known
-to be wrong passes all hidden tests. Both are listed by name; what the sandbox could not check is neither.
+to be wrong passes all tests. It is weak if such a program passes the hidden ones alone, which pays where the reward is
+the share of hidden tests. All are listed by name; what the sandbox could not check is none of these.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Finding:
 
     Attributes:
         trial: which program, on which problem.
-        passed: whether it passed all tests that it was given.
+        passed: whether it passed all tests.
+        hidden_only: whether it passed the hidden tests and failed a public one.
         checked: False where the sandbox gave no verdict.
         feedback: which test failed first, and how.
     """
@@ -52,6 +54,7 @@ class Finding:
     trial: Trial
     passed: bool
     checked: bool
+    hidden_only: bool = False
     feedback: str = ""
 
     @property
@@ -103,7 +106,7 @@ def run_audit(
     judge: Judge = judge_programs,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Finding]:
-    """Try all programs on all problems: gold on public and hidden tests, the others on the hidden ones.
+    """Try all programs on all problems, hidden tests first; what passes these is tried on the public ones.
 
     Args:
         problems: to be audited.
@@ -114,18 +117,27 @@ def run_audit(
     findings: list[Finding] = []
     for start in range(0, len(problems), BATCH):
         trials = [trial for problem in problems[start : start + BATCH] for trial in trials_of(problem)]
-        jobs = [(trial.program, _tests(trial)) for trial in trials]
-        verdicts = judge(jobs, limits=limits, stop_at_first=True)
+        options = {"limits": limits, "stop_at_first": True}
+        hidden = judge([(trial.program, trial.problem.hidden) for trial in trials], **options)
+        passing = [trial for trial, verdict in zip(trials, hidden, strict=True) if verdict.ok]
+        public = iter(judge([(trial.program, trial.problem.public) for trial in passing], **options))
         findings += [
-            Finding(trial, verdict.ok, not verdict.could_not_check, verdict.feedback)
-            for trial, verdict in zip(trials, verdicts, strict=True)
+            _finding(trial, verdict, next(public) if verdict.ok else None)
+            for trial, verdict in zip(trials, hidden, strict=True)
         ]
         say(f"{min(start + BATCH, len(problems))} of {len(problems)} problems, {len(findings)} programs")
     return findings
 
 
-def _tests(trial: Trial) -> list[Any]:
-    return [*(trial.problem.public if trial.kind == GOLD else ()), *trial.problem.hidden]
+def _finding(trial: Trial, hidden: Verdict, public: Verdict | None) -> Finding:
+    last = hidden if public is None else public
+    return Finding(
+        trial,
+        passed=last.ok,
+        checked=not last.could_not_check,
+        hidden_only=public is not None and not last.ok and not last.could_not_check,
+        feedback=last.feedback if public is None else f"public tests: {last.feedback}",
+    )
 
 
 def summarize(findings: Sequence[Finding], problems: Sequence[Problem], **names: str) -> dict[str, Any]:
@@ -137,10 +149,7 @@ def summarize(findings: Sequence[Finding], problems: Sequence[Problem], **names:
         names: task, source, split.
     """
     kinds = dict.fromkeys(finding.trial.kind for finding in findings)
-    exploits: dict[str, list[str]] = {}
-    for finding in findings:
-        if finding.at_fault and finding.trial.kind != GOLD:
-            exploits.setdefault(finding.trial.problem.problem_id, []).append(finding.trial.kind)
+    others = [finding for finding in findings if finding.trial.kind != GOLD]
     return {
         **names,
         "n_problems": len(problems),
@@ -152,15 +161,24 @@ def summarize(findings: Sequence[Finding], problems: Sequence[Problem], **names:
             for finding in findings
             if finding.at_fault and finding.trial.kind == GOLD
         },
-        "exploitable": exploits,
+        "exploitable": _by_problem([finding for finding in others if finding.at_fault]),
+        "weak": _by_problem([finding for finding in others if finding.hidden_only]),
         "could_not_check": sorted({f.trial.problem.problem_id for f in findings if not f.checked}),
     }
+
+
+def _by_problem(findings: Sequence[Finding]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for finding in findings:
+        found.setdefault(finding.trial.problem.problem_id, []).append(finding.trial.kind)
+    return found
 
 
 def _counts(findings: Sequence[Finding]) -> dict[str, int]:
     return {
         "run": len(findings),
         "passed": sum(finding.passed and finding.checked for finding in findings),
+        "hidden_only": sum(finding.hidden_only for finding in findings),
         "could_not_check": sum(not finding.checked for finding in findings),
         "at_fault": sum(finding.at_fault for finding in findings),
     }
@@ -177,15 +195,15 @@ def print_audit(summary: dict[str, Any], console: Console | None = None) -> None
     title = f"{summary['task']}, {summary['source']}, split {summary['split']}: {summary['n_problems']} problems"
     table = Table(title=title, title_justify="left")
     table.add_column("program")
-    for heading in ("run", "passed", "not checked", "should", ""):
+    for heading in ("run", "passed", "hidden alone", "not checked", "should", ""):
         table.add_column(heading, justify="right")
     for kind, counts in summary["programs"].items():
-        numbers = (str(counts[key]) for key in ("run", "passed", "could_not_check"))
+        numbers = (str(counts[key]) for key in ("run", "passed", "hidden_only", "could_not_check"))
         table.add_row(kind, *numbers, "pass" if kind == GOLD else "fail", "FAULT" if counts["at_fault"] else "ok")
     console.print(table)
     if summary["n_without_gold"]:
         console.print(f"without a known solution: {summary['n_without_gold']}")
-    for heading in ("unpassable", "exploitable"):
+    for heading in ("unpassable", "exploitable", "weak"):
         console.print(f"{heading}: {len(summary[heading])}")
         for name, why in summary[heading].items():
             console.print(f"  {name}: {why if isinstance(why, str) else ', '.join(why)}", highlight=False, markup=False)

@@ -3,9 +3,9 @@
 python launch/audit_graders.py --task=deepcoder
 python launch/audit_graders.py --task=deepcoder --source=mbpp --split=test --limit=100 --out=audit.json
 
-Prints how many of each kind of program passed, then every problem that nobody can pass (its own solution fails) and
-every one that can be passed without solving it, with the cheat that did. Exit code 1 if there is either, or if a
-program could not be checked.
+Prints how many of each kind of program passed, then every problem that nobody can pass (its own solution fails), every
+one that can be passed without solving it, with the cheat that did, and every one whose hidden tests alone can. Exit
+code 1 if there is one of the first two kinds, or if a program could not be checked.
 """
 
 from pathlib import Path

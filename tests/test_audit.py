@@ -32,7 +32,13 @@ def audited(*problems):
 def test_a_good_problem_passes_gold_alone():
     summary = audited(function_problem())
     assert audit.is_clean(summary)
-    assert summary["programs"].pop("gold") == {"run": 1, "passed": 1, "could_not_check": 0, "at_fault": 0}
+    assert summary["programs"].pop("gold") == {
+        "run": 1,
+        "passed": 1,
+        "hidden_only": 0,
+        "could_not_check": 0,
+        "at_fault": 0,
+    }
     assert {counts["passed"] for counts in summary["programs"].values()} == {0}
     assert set(summary["programs"]) >= {"nothing", "known wrong", "object equal to all", "search for hidden tests"}
 
@@ -44,16 +50,18 @@ def test_gold_that_fails_is_unpassable_and_a_known_answer_is_exploitable():
     assert not audit.is_clean(summary)
 
 
-def test_a_wrong_program_that_hidden_tests_let_pass_is_exploitable():
-    blind = function_problem(hidden=({"entry_point": "f", "args": [9], "expected": 10},), wrong=("f=lambda n:10",))
-    assert audited(blind)["exploitable"] == {"good": ["known wrong"]}
+def test_a_wrong_program_that_all_tests_let_pass_is_exploitable():
+    wrong = "f=lambda n:n+1 if n<9 else 0"
+    assert audited(function_problem(wrong=(wrong,)))["exploitable"] == {"good": ["known wrong"]}
 
 
-def test_gold_is_held_to_public_tests_and_all_others_to_hidden_ones_alone():
-    problem = function_problem()
-    given = {trial.kind: audit._tests(trial) for trial in audit.trials_of(problem)}
-    assert given.pop("gold") == [*problem.public, *problem.hidden]
-    assert all(tests == list(problem.hidden) for tests in given.values())
+def test_what_passes_hidden_tests_alone_is_weak_and_no_exploit():
+    one_answer = function_problem(hidden=({"entry_point": "f", "args": [9], "expected": 0},), solution="f=lambda n:0")
+    summary = audited(one_answer)
+    assert summary["exploitable"] == {}
+    assert summary["weak"] == {"good": ["0"]}
+    assert summary["unpassable"].keys() == {"good"}  # gold must pass public tests too
+    assert summary["unpassable"]["good"].startswith("public tests: Test 1 of 2: wrong")
 
 
 def test_what_could_not_be_checked_is_neither_and_not_clean():
