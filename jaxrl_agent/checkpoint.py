@@ -169,7 +169,7 @@ def load_policy(spec: str, *, mesh: jax.sharding.Mesh) -> LoadedPolicy:
     """Load a policy by name, straight into its shardings.
 
     Args:
-        spec: `hf:DIR` (a Hugging Face folder) or `run:DIR` (a run directory, newest checkpoint).
+        spec: `hf:DIR` (a Hugging Face folder or a GGUF file) or `run:DIR` (a run directory, newest checkpoint).
         mesh: the device mesh.
 
     Raises:
@@ -210,7 +210,9 @@ def policy_version(spec: str) -> str:
     """
     kind, path = split_policy_name(spec)
     if kind == "hf":
-        stats = [(file.name, file.stat()) for file in sorted(Path(path).expanduser().glob("*.safetensors"))]
+        place = Path(path).expanduser()
+        files = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
+        stats = [(file.name, file.stat()) for file in files]
         marks = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
         return f"{spec}@{hashlib.sha256(marks.encode()).hexdigest()[:8]}"
     with Checkpoints(RunDir.open(path).checkpoints) as checkpoints:

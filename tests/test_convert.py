@@ -9,10 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_agent import assemble
+from jaxrl_agent import (
+    assemble,
+    command_line,  # noqa: F401  flags that all commands share are defined once, before the first command
+)
 from jaxrl_agent.checkpoint import Checkpoints, describe_policy, load_policy, policy_version
 from jaxrl_agent.config import Config
-from jaxrl_agent.convert import hf_to_run, run_to_hf
+from jaxrl_agent.convert import hf_to_hf, hf_to_run, run_to_hf
 from jaxrl_agent.errors import CheckpointError, ConfigError, RunError, TokenizerError, WeightsError
 from jaxrl_agent.evaluation.evaluator import evaluate
 from jaxrl_agent.models.hf_weights import save_hf
@@ -20,6 +23,8 @@ from jaxrl_agent.models.qwen3 import forward, init_params
 from jaxrl_agent.models.tokenizer import load_tokenizer
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import RunDir
+from jaxrl_agent.testing.commands import assert_one_line_error
+from jaxrl_agent.testing.gguf import model_metadata, model_tensors, write_gguf
 from jaxrl_agent.testing.small import EVEN_MODEL, ODD_MODEL, one_device, small_config
 
 TOKENS = np.array([[1, 4, 30, 5, 7, 33, 12], [1, 4, 25, 5, 9, 0, 0]], np.int32)
@@ -166,3 +171,75 @@ def test_no_run_is_overwritten_and_nothing_is_left_of_a_source_that_cannot_be_re
     with pytest.raises(TokenizerError, match="embedded one, a folder or a hub name"):
         hf_to_run(tmp_path / "weights", tmp_path / "run", config=Config(), tokenizer="./nowhere")
     assert not (tmp_path / "run").exists()
+
+
+# ---- from GGUF files
+
+CHARACTERS = "\"#$%&'()*+,-./0123456789:;<=>?@[]^_`abcdefghijklmnopqrstuvwxyz{|}~ĠĊ"
+CHAT_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+@pytest.fixture
+def gguf_file(wide_model, tmp_path):
+    """A small Llama with a tokenizer of single characters."""
+    model = dataclasses.replace(wide_model, model_type="llama", bos_token_id=1, eos_token_id=2, pad_token_id=2)
+    save_hf(tmp_path / "original", model, init_params(model, jax.random.key(0)))
+    tokenizer = {
+        "model": "gpt2",
+        "pre": "smollm",
+        "tokens": [*CHAT_TOKENS, *CHARACTERS, "ab"],
+        "token_type": [3] * len(CHAT_TOKENS) + [1] * (len(CHARACTERS) + 1),
+        "merges": ["a b"],
+    }
+    metadata = model_metadata(model) | {f"tokenizer.ggml.{key}": value for key, value in tokenizer.items()}
+    return write_gguf(tmp_path / "model.gguf", metadata, model_tensors(model, tmp_path / "original"))
+
+
+def test_a_gguf_file_becomes_a_folder_that_transformers_loads_tokenizer_included(gguf_file, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    assert hf_to_hf(gguf_file, tmp_path / "folder") == str(gguf_file)
+    ours = load_policy(f"hf:{gguf_file}", mesh=one_device())
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder")
+    with torch.inference_mode():
+        expected_BLV = theirs(torch.from_numpy(TOKENS).long()).logits.numpy()
+    found_BLV = np.asarray(forward(ours.model, ours.params, TOKENS, np.array([7, 7], np.int32)))
+    np.testing.assert_allclose(found_BLV, expected_BLV, atol=1e-5)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    assert tokenizer.encode("goal 12") == load_tokenizer(gguf_file).encode("goal 12")
+    assert same_bits(load_policy(f"hf:{tmp_path / 'folder'}", mesh=one_device()).params, ours.params)
+
+
+def test_a_gguf_file_is_a_policy_with_a_tokenizer_and_a_version(gguf_file, tmp_path):
+    init = f"hf:{gguf_file}"
+    config = small_config(init=init)
+    config = dataclasses.replace(config, task=dataclasses.replace(config.task, tokenizer=""))
+    policy = assemble.initial_policy(config, one_device(), jax.random.key(0))
+    assert (policy.tokenizer, policy.model.model_type, policy.update) == (str(gguf_file), "llama", 0)
+    assert load_tokenizer(policy.tokenizer).control_ids["<|im_end|>"] == 2
+    before = policy_version(init)
+    gguf_file.write_bytes(gguf_file.read_bytes() + b"x")
+    assert policy_version(init) != before
+
+
+def test_a_gguf_file_becomes_a_run_that_stands_alone(gguf_file, tmp_path):
+    run = hf_to_run(gguf_file, tmp_path / "run", config=Config())
+    expected = load_policy(f"hf:{gguf_file}", mesh=one_device()).params
+    gguf_file.unlink()
+    policy = load_policy(f"run:{run.path}", mesh=one_device())
+    assert same_bits(policy.params, expected)
+    assert policy.tokenizer == str(run.path / "tokenizer")
+    assert load_tokenizer(policy.tokenizer).encode("ab")
+
+
+@pytest.mark.parametrize("flags", [(), ("--to=hf",), ("--to=run",)])
+def test_the_command_makes_a_folder_of_a_gguf_file_unless_told_otherwise(gguf_file, tmp_path, launch, flags):
+    result = launch("convert_checkpoint", "--from=hf", f"--source={gguf_file}", f"--out={tmp_path / 'out'}", *flags)
+    assert result.code == 0
+    assert RunDir(tmp_path / "out").checkpoints.is_dir() == ("--to=run" in flags)
+    assert (tmp_path / "out" / "model.safetensors").is_file() == ("--to=run" not in flags)
+
+
+def test_a_run_is_made_into_a_folder_only(small_run, tmp_path, launch):
+    result = launch("convert_checkpoint", "--from=run", "--to=run", f"--source={small_run.path}", f"--out={tmp_path}")
+    assert_one_line_error(result, "--to=run", "Leave --to out")

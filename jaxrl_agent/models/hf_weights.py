@@ -2,7 +2,7 @@
 
 A folder holds `config.json` and safetensors files, one or several with an index. Names and layouts
 differ from ours in three ways: layers are separate tensors, matrices are [outputs, inputs], and a
-tied head is left out.
+tied head is left out. A GGUF file is read as if it were such a folder.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jaxrl_agent.errors import WeightsError
+from jaxrl_agent.models.gguf_file import is_gguf, read_gguf
+from jaxrl_agent.models.gguf_weights import hf_config, hf_tensors
 from jaxrl_agent.models.qwen3 import Params, Qwen3Config, init_params, param_axes
 from jaxrl_agent.parallel.rules import partition_spec
 
@@ -45,10 +47,11 @@ class _Source(NamedTuple):
 
 
 def load_hf(path: str | os.PathLike, *, dtype: str = "float32", mesh: Mesh | None = None) -> tuple[Qwen3Config, Params]:
-    """Load a Qwen3 weights folder.
+    """Load a weights folder, or a GGUF file.
 
     Args:
-        path: folder with `config.json` and safetensors files of float32, float16 or bfloat16.
+        path: folder with `config.json` and safetensors files of float32, float16 or bfloat16; or a `.gguf` file, which
+            is dequantised (with the package `gguf`, if it is quantised).
         dtype: dtype of the parameters and compute dtype of the configuration. For 16-bit compute on
             float32 parameters load "float32" and replace the configuration's dtype.
         mesh: put every array straight into its sharding on this mesh; each process reads only the
@@ -60,14 +63,13 @@ def load_hf(path: str | os.PathLike, *, dtype: str = "float32", mesh: Mesh | Non
     Raises:
         WeightsError: no such folder or file, an unreadable file, or tensors that are missing, extra,
             misshapen or not floating point; the message names every one of them.
-        ConfigError: a `config.json` of another model, or with features that are not implemented.
+        ConfigError: another model, or one with features that are not implemented.
     """
-    folder = Path(path)
-    config = Qwen3Config.from_hf(_read_json(folder, _CONFIG), dtype=dtype)
-    shapes = _shapes(config)
-    with _open_tensors(folder) as tensors:
+    with _open(Path(path)) as (hf, tensors):
+        config = Qwen3Config.from_hf(hf, dtype=dtype)
+        shapes = _shapes(config)
         tensors = _settle_tied_head(config, tensors)
-        _check_tensors(shapes, tensors, folder)
+        _check_tensors(shapes, tensors, path)
 
         def load(key_path, leaf, axes):
             sharding = NamedSharding(mesh, partition_spec(axes, leaf.shape, mesh)) if mesh else None
@@ -178,6 +180,18 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
+def _open(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Open a folder or a GGUF file: its `config.json`, and name -> lazy slice."""
+    if is_gguf(path):
+        file = read_gguf(path)
+        yield hf_config(file), hf_tensors(file)
+        return
+    hf = _read_json(path, _CONFIG)
+    with _open_tensors(path) as tensors:
+        yield hf, tensors
+
+
+@contextlib.contextmanager
 def _open_tensors(folder: Path) -> Iterator[dict[str, Any]]:
     """Open all files, reading headers only: name -> lazy slice."""
     tensors: dict[str, Any] = {}
@@ -224,7 +238,7 @@ def _same_content(one: Any, other: Any) -> bool:
     return all(np.array_equal(one[block], other[block]) for block in blocks)
 
 
-def _check_tensors(shapes: Params, tensors: Mapping[str, Any], folder: Path) -> None:
+def _check_tensors(shapes: Params, tensors: Mapping[str, Any], path: str | os.PathLike) -> None:
     sources = [_source(key_path, leaf.shape) for key_path, leaf in jax.tree_util.tree_leaves_with_path(shapes)]
     needed = {name: list(source.shape) for source in sources for name in source.names}
     shared = sorted(needed.keys() & tensors.keys())
@@ -238,9 +252,9 @@ def _check_tensors(shapes: Params, tensors: Mapping[str, Any], folder: Path) -> 
     faults = {kind: names for kind, names in faults.items() if names}
     if faults:
         raise WeightsError(
-            "a weights folder must hold exactly the tensors that its config.json describes",
+            "weights must be exactly the tensors that their configuration describes",
             value=faults,
-            remedy=f"Check {folder} against the model that it was made from.",
+            remedy=f"Check {path} against the model that it was made from.",
         )
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jaxrl_agent.errors import TokenizerError
+from jaxrl_agent.models.gguf_file import is_gguf
+from jaxrl_agent.models.gguf_tokenizer import tokenizer_files
 from jaxrl_agent.models.hf_tokenizer import HFTokenizer
 from jaxrl_agent.models.tokenizer_base import QWEN3_CONTROL, Tokenizer
 
@@ -95,8 +97,8 @@ def load_tokenizer(path_or_name: str | Path) -> Tokenizer:
     """Load a tokenizer; a second call with the same argument returns the same object.
 
     Args:
-        path_or_name: `byte`, `code_bpe`, `lake_words`, a folder (or `tokenizer.json`) of a Hugging Face tokenizer, or
-            its name on the hub.
+        path_or_name: `byte`, `code_bpe`, `lake_words`, a folder (or `tokenizer.json`) of a Hugging Face tokenizer, a
+            `.gguf` file, or a name on the hub.
 
     Raises:
         TokenizerError: nothing is found there, or it can not be read.
@@ -119,6 +121,8 @@ def tokenizer_folder(name: str) -> Path | None:
 
 @functools.cache
 def _load(name: str) -> Tokenizer:
+    if is_gguf(name):
+        return _load_files(name, *tokenizer_files(name).values())
     folder = tokenizer_folder(name)
     return _EMBEDDED[name]() if folder is None else _load_folder(name, folder)
 
@@ -137,8 +141,8 @@ _EMBEDDED = {
 
 
 _REMEDY = (
-    "Give 'byte', 'code_bpe' or 'lake_words', an existing folder with tokenizer.json, or a hub name such as "
-    "Qwen/Qwen3-0.6B (fetched once; without a network, fetch it elsewhere and give the folder)."
+    "Give 'byte', 'code_bpe' or 'lake_words', an existing folder with tokenizer.json, a .gguf file, or a hub name such "
+    "as Qwen/Qwen3-0.6B (fetched once; without a network, fetch it elsewhere and give the folder)."
 )
 
 
@@ -155,7 +159,13 @@ def _fetch(name: str) -> Path:
 def _load_folder(name: str, folder: Path) -> Tokenizer:
     config = _read_json(folder / "tokenizer_config.json")
     spec = _read_json(folder / "tokenizer.json") or _convert(name, folder)
-    stop_ids = _read_json(folder / "generation_config.json").get("eos_token_id") or []
+    return _load_files(name, spec, config, _read_json(folder / "generation_config.json"))
+
+
+def _load_files(name: str, spec: dict, config: dict, generation: dict) -> Tokenizer:
+    """Make a tokenizer of the contents of tokenizer.json, tokenizer_config.json and generation_config.json."""
+    stop_ids = generation.get("eos_token_id")
+    stop_ids = [] if stop_ids is None else stop_ids  # 0 is an id as well
     return HFTokenizer(name, spec, config, [stop_ids] if isinstance(stop_ids, int) else stop_ids)
 
 

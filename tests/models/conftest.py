@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from jaxrl_agent.models.hf_weights import load_hf
 from jaxrl_agent.models.qwen3 import Params, Qwen3Config
+from jaxrl_agent.testing import gguf
 
 VOCAB = 97
 
@@ -73,3 +75,9 @@ def make_pair(tmp_path: Path) -> Callable[..., Pair]:
         return Pair(reference, config, params, folder)
 
     return make
+
+
+@pytest.fixture
+def write_gguf(tmp_path: Path) -> Callable[..., Path]:
+    """Give a function that writes metadata and tensors as a GGUF file."""
+    return functools.partial(gguf.write_gguf, tmp_path / "model.gguf")
