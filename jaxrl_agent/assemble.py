@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxrl_agent.algorithms import ALGORITHMS, estimator_options, make_estimator
@@ -16,10 +17,11 @@ from jaxrl_agent.checkpoint import load_policy, split_policy_name
 from jaxrl_agent.config import Config, OptimizerConfig, unknown_name
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.learner.critic import CriticSettings
-from jaxrl_agent.learner.fused_step import StepSettings
+from jaxrl_agent.learner.experience import StepSettings, TaskShape
 from jaxrl_agent.learner.optimizer import make_optimizer, with_critic
+from jaxrl_agent.learner.rollouts import DeviceRollouts, HostRollouts, Rollouts
 from jaxrl_agent.learner.update import UpdateSettings
-from jaxrl_agent.learner.warm_start import WarmStartSettings
+from jaxrl_agent.learner.warm_start import DrawnRows, PlayedInside, WarmStartSettings, written_rows
 from jaxrl_agent.methods import check_method, needs_exact_values
 from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
 from jaxrl_agent.models.sizes import get_preset
@@ -29,8 +31,10 @@ from jaxrl_agent.parallel.distributed import replicate
 from jaxrl_agent.parallel.mesh import parse_mesh
 from jaxrl_agent.parallel.rules import tree_shardings
 from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, N_LEVELS, BudgetSchedule, make_schedule
+from jaxrl_agent.rollout.collect import CollectSettings
 from jaxrl_agent.rollout.device_collect import SamplingSettings
-from jaxrl_agent.tasks import TASKS
+from jaxrl_agent.rollout.stage import DeviceStage, HostStage, Stage
+from jaxrl_agent.tasks import DEMONSTRATIONS, HOST_TASKS, TASKS
 from jaxrl_agent.tasks.frozenlake_demos import Demonstrator
 
 # Equal settings give the same object, so that the runs of one process share their compiled programs.
@@ -40,12 +44,22 @@ _with_critic = functools.cache(with_critic)
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-    """One split of a task, ready to be played on device."""
+    """One split of a task, ready to be played."""
 
-    task: Any  # the static half: a DeviceTask
-    data: Any  # device arrays
+    task: Any  # the static half: a DeviceTask; or a HostTask
+    data: Any  # device arrays; None where host code plays
     instances: Any  # the host's view
     tokenizer: Any
+
+    @property
+    def on_host(self) -> bool:
+        """Whether host code plays it."""
+        return self.data is None
+
+    @property
+    def shape(self) -> Any:
+        """What the learner must know of the task, static under jit."""
+        return TaskShape(self.task.t_max, self.task.max_tokens) if self.on_host else self.task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,14 +101,14 @@ def check_names(config: Config) -> None:
 
 
 def check_think(config: Config) -> None:
-    """Refuse rows that begin anew where episodes are played on the device, which only ever appends.
+    """Refuse dialogues whose rows begin anew: a trajectory is one row, to which is only ever appended.
 
     Raises:
         ConfigError: reasoning is to be left out of later rows.
     """
     if config.task.think == "strip_by_rows":
         raise ConfigError(
-            "config.task.think=strip_by_rows needs a task that is played on the host",
+            "config.task.think=strip_by_rows needs several rows a trajectory, which no task here trains on",
             value=config.task.name,
             remedy="Set config.task.think=keep: reasoning stays in the context, and a trajectory is one row.",
         )
@@ -136,9 +150,33 @@ def build_game(config: Config, split: str, policy: Policy, mesh: jax.sharding.Me
             value=tokenizer.vocab_size,
             remedy="Set config.task.tokenizer to the tokenizer of the model.",
         )
-    exact = split == "train" and needs_exact_values(config)
-    task, data, instances = TASKS[config.task.name](config.task, tokenizer, split, vocab_size=vocab_size, exact=exact)
+    make = functools.partial(TASKS[config.task.name], config.task, tokenizer, split, vocab_size=vocab_size)
+    if config.task.name in HOST_TASKS:
+        task, instances = make()
+        return Game(task, None, instances, tokenizer)
+    task, data, instances = make(exact=split == "train" and needs_exact_values(config))
     return Game(task, replicate(data, mesh), instances, tokenizer)
+
+
+def build_stage(config: Config, model: Qwen3Config, game: Game, sampling: SamplingSettings) -> Stage:
+    """Where trajectories of a game are played, under any policy of one shape."""
+    if game.on_host:
+        settings = collect_settings(config)
+        return HostStage(model, game.task, game.instances, game.tokenizer, sampling, settings)
+    return DeviceStage(model, game.task, game.data, game.instances, game.tokenizer, sampling)
+
+
+def collect_settings(config: Config) -> CollectSettings:
+    """How many trajectories of a task that host code plays are under way at one time."""
+    rollout = config.rollout
+    return CollectSettings(
+        lanes=rollout.lanes,
+        shelf=rollout.shelf,
+        environments=rollout.environments,
+        environment_seconds=rollout.environment_seconds,
+        answer_steps=rollout.answer_steps,
+        max_context=config.task.max_context,
+    )
 
 
 def initial_policy(config: Config, mesh: jax.sharding.Mesh, key: jax.Array) -> Policy:
@@ -211,7 +249,18 @@ def build_schedule(config: Config) -> BudgetSchedule:
 
 
 def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
-    """Static settings of the reinforcement-learning step."""
+    """Static settings of the reinforcement-learning step.
+
+    Raises:
+        ConfigError: there are fewer instances than one update draws.
+    """
+    drawn = config.rollout.prompts_per_update * config.rollout.candidates
+    if drawn > len(game.instances):
+        raise ConfigError(
+            f"an update must not draw more instances than the {len(game.instances)} that there are",
+            value=drawn,
+            remedy="Lower config.rollout.prompts_per_update (times candidates), or take a larger source of instances.",
+        )
     algorithm, rollout = ALGORITHMS[config.algorithm.name], config.rollout
     own = getattr(config.algorithm, algorithm.section, None)
     options = {
@@ -219,7 +268,7 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
         for name in estimator_options(config.algorithm.name)
     }
     return StepSettings(
-        task=game.task,
+        task=game.shape,
         sampling=SamplingSettings(rollout.temperature, rollout.top_k, rollout.top_p),
         update=UpdateSettings(
             model=policy.model,
@@ -240,6 +289,13 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
         candidates=rollout.candidates,
         balance=config.budget.balance,
     )
+
+
+def build_rollouts(config: Config, step: StepSettings, policy: Policy, game: Game) -> Rollouts:
+    """What plays the trajectories of each update."""
+    if game.on_host:
+        return HostRollouts(step, build_stage(config, policy.model, game, step.sampling))
+    return DeviceRollouts(step, game.data, game.instances, game.tokenizer)
 
 
 def build_critic(config: Config) -> CriticSettings | None:
@@ -278,16 +334,25 @@ def _optimizer_of(config: Config) -> Callable[[int], optax.GradientTransformatio
     return lambda steps: build_optimizer(config.optimizer, steps)[0]
 
 
-def build_warm_start(config: Config, policy: Policy, game: Game) -> WarmStartSettings:
-    """Static settings of the supervised step."""
+def build_warm_start(config: Config, policy: Policy, game: Game) -> tuple[WarmStartSettings, Any]:
+    """Static settings of the supervised step, and the data that it draws from.
+
+    Demonstrations of a task that host code plays are made here, all of them: that may take minutes.
+    """
     warm = config.warm_start
     optimizer, _ = build_optimizer(warm.optimizer, warm.updates)
-    return WarmStartSettings(
-        model=policy.model,
+    if game.on_host:
+        make = DEMONSTRATIONS[config.task.name]
+        rows = make(game.task, warm.demonstrations, seed=config.seed, config=warm)
+        written = written_rows(rows)
+        width = int(np.asarray(written.batch.loss_mask_BL).sum(axis=1).max())
+        return WarmStartSettings(policy.model, DrawnRows(warm.batch, width), optimizer), written
+    source = PlayedInside(
         task=game.task,
         actor=Demonstrator.of(game.task, warm),
-        optimizer=optimizer,
         n_instances=len(game.instances),
         batch=warm.batch,
         turns=warm.turns,
+        width=warm.turns * game.data.text.replies.width,
     )
+    return WarmStartSettings(policy.model, source, optimizer), game.data

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,20 @@ from jaxrl_agent.checkpoint import (
     with_shardings,
 )
 from jaxrl_agent.config import Config, build_config, to_dict
-from jaxrl_agent.errors import CheckpointError
+from jaxrl_agent.errors import CheckpointError, SandboxError
 from jaxrl_agent.interrupts import Interrupted, Interrupts
 from jaxrl_agent.learner.critic import init_critic
-from jaxrl_agent.learner.fused_step import Experience, StepSettings, learn, roll_out
+from jaxrl_agent.learner.fused_step import Experience, StepSettings, learn
 from jaxrl_agent.learner.optimizer import check_skips
+from jaxrl_agent.learner.packing import MACHINERY
 from jaxrl_agent.learner.rollout_metrics import summarise
 from jaxrl_agent.learner.train_state import TrainState, new_state, state_shardings
-from jaxrl_agent.learner.warm_start import WarmStartSettings, warm_start_steps
+from jaxrl_agent.learner.warm_start import warm_start_steps
 from jaxrl_agent.models.qwen3 import Qwen3Config
 from jaxrl_agent.parallel.compile_counter import compiled_programs
 from jaxrl_agent.parallel.distributed import from_writer, is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
-from jaxrl_agent.rollout.records import to_trajectories
 from jaxrl_agent.run_dir import Json, RunDir
 from jaxrl_agent.tensorboard import EventFile
 from jaxrl_agent.types import StopReason
@@ -53,6 +54,9 @@ _MAY_CHANGE = (
 )
 
 
+_ALARM = 0.005  # share of trajectories that environments fail above which a user must hear of it
+
+
 @dataclasses.dataclass(frozen=True)
 class _Run:
     """What the loops share."""
@@ -62,7 +66,7 @@ class _Run:
     policy: assemble.Policy  # its parameters are used up by the first state
     game: assemble.Game
     step: StepSettings
-    warm: WarmStartSettings | None  # None from given weights
+    roll_out: Callable[[TrainState], Experience]
     mesh: jax.sharding.Mesh
     checkpoints: Checkpoints
     display: Display
@@ -125,12 +129,12 @@ def train(
         policy = assemble.initial_policy(config, mesh, key_init) if saved is None else _shape_of(saved, config)
         game = assemble.build_game(config, "train", policy, mesh)
         step = assemble.build_step(config, policy, game)
-        warm = assemble.build_warm_start(config, policy, game) if _warm_updates(config) else None
+        play = assemble.build_rollouts(config, step, policy, game)
         folder = _open(config, run_dir)  # only now, so that settings that cannot be met leave no directory behind
         keep = config.train.keep_checkpoints
         event_file = EventFile(folder) if tensorboard else contextlib.nullcontext()
         with Checkpoints(folder.checkpoints, keep=keep) as checkpoints, Interrupts() as signals, event_file as events:
-            run = _Run(config, folder, policy, game, step, warm, mesh, checkpoints, display, signals, events, key_run)
+            run = _Run(config, folder, policy, game, step, play, mesh, checkpoints, display, signals, events, key_run)
             state = _warm_start(run, saved)
             _reinforce(run, state)
     return folder
@@ -198,21 +202,22 @@ def _differences(stored: Json, given: Json, prefix: str = "") -> list[str]:
 def _warm_start(run: _Run, saved: Json | None) -> TrainState:
     """Bring the policy to where reinforcement learning begins, and return the state to go on from."""
     if saved is not None and saved["phase"] == REINFORCE:
-        return _restore(run, REINFORCE)
-    settings = run.warm
-    if settings is None:
-        return _begin_reinforcement(run, run.policy.params)
-    if saved is not None:
-        state = _restore(run, WARM_START)
-    else:
-        state = _first_state(run, run.policy.params, WARM_START, jax.random.fold_in(run.key, 0))
+        return _restore(run, functools.partial(_reinforcement_state, run))
     warm, total = run.config.warm_start, _warm_updates(run.config)
+    if not total:
+        return _begin_reinforcement(run, run.policy.params)
+    settings, data = assemble.build_warm_start(run.config, run.policy, run.game)
+    make = functools.partial(new_state, optimizer=settings.optimizer)
+    if saved is not None:
+        state = _restore(run, make)
+    else:
+        state = _first_state(run, make, run.policy.params, jax.random.fold_in(run.key, 0))
     done = int(state.update)
     run.folder.cut_metrics(done, file="warm_start.jsonl")
     run.display.start("warm start", total, done)
     while done < total:
         count = min(warm.log_every, total - done)
-        state, metrics = _jitted(warm_start_steps, settings, count=count)(state, run.game.data)
+        state, metrics = _jitted(warm_start_steps, settings, count=count)(state, data)
         done += count
         values = {name: float(value) for name, value in metrics.items()}
         run.log({"update": done, **values}, file="warm_start.jsonl")
@@ -228,7 +233,8 @@ def _warm_start(run: _Run, saved: Json | None) -> TrainState:
 
 def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
     """Make and save the state before the first update of reinforcement learning."""
-    state = _first_state(run, params, REINFORCE, jax.random.fold_in(run.key, 1))
+    make = functools.partial(_reinforcement_state, run)
+    state = _first_state(run, make, params, jax.random.fold_in(run.key, 1))
     if run.config.algorithm.kl_coefficient > 0:
         with Checkpoints(run.folder.reference, keep=1) as reference:
             if reference.latest() is None:  # else the run was killed just here, and the parameters are the same
@@ -239,7 +245,7 @@ def _begin_reinforcement(run: _Run, params: Any) -> TrainState:
 
 def _reinforce(run: _Run, state: TrainState) -> None:
     config = run.config
-    collect, update = _jitted(roll_out, run.step, donate=()), _jitted(learn, run.step)
+    update = _jitted(learn, run.step)
     describe = _jitted(summarise, run.step, donate=())
     reference = _reference(run)
     done, total = int(state.update), config.train.updates
@@ -249,13 +255,15 @@ def _reinforce(run: _Run, state: TrainState) -> None:
     run.display.start("training", total, done)
     while done < total:
         compiled, began = compiled_programs(), time.perf_counter()
-        experience = jax.block_until_ready(collect(state, run.game.data))
+        experience = jax.block_until_ready(run.roll_out(state))
         sampled = time.perf_counter()
+        _check_environments(run, state, experience)
         state, metrics = update(state, experience, reference)
         metrics = to_host({**metrics, **describe(experience)})
         done += 1
         seconds = {"rollout": sampled - began, "logprobs": 0.0, "update": time.perf_counter() - sampled}
         row = _row(done, metrics, seconds, compiled_programs() - compiled)
+        row |= run.roll_out.figures()
         run.log(row)
         run.display.update(done, {name: row[name] for name in ("success", "turns", "tokens_per_s")})
         check_skips(state.skips, limit=config.optimizer.max_bad_updates)
@@ -278,20 +286,29 @@ def _row(update: int, metrics: dict[str, np.ndarray], seconds: dict[str, float],
     return {"update": update, **values, "tokens_per_s": tokens_per_s, "seconds": seconds, "compiles": compiles}
 
 
+def _check_environments(run: _Run, state: TrainState, experience: Experience) -> None:
+    """Save and stop if not one trajectory of an update says anything about the policy; warn if some do not.
+
+    Raises:
+        SandboxError: environments failed, or could not be checked, in every trajectory.
+    """
+    failed_B = np.isin(to_host(experience.sampled.stop_B), [reason.code for reason in MACHINERY])
+    if failed_B.all():
+        run.save(REINFORCE, state)
+        raise SandboxError(
+            "an update needs trajectories whose environments work and can be checked",
+            value=f"all {len(failed_B)} failed: {run.roll_out.failures()}",
+            remedy="Nothing was learned from them and the state before is saved: mend the cause, then give --resume.",
+        )
+    if failed_B.mean() > _ALARM:
+        share, said = f"{failed_B.mean():.1%}", run.roll_out.failures()
+        run.display.say(f"warning: environments failed in {share} of the trajectories, which are masked: {said}")
+
+
 def _store_trajectories(run: _Run, experience: Experience, update: int) -> None:
     rows = range(min(run.config.train.stored_trajectories, run.config.trajectories_per_update))
-    game = run.game
-    run.folder.write_trajectories(
-        f"train_{update:06d}",
-        to_trajectories(
-            to_host(experience.rollout),
-            game.instances,
-            game.tokenizer,
-            t_max=game.task.t_max,
-            policy_version=update - 1,  # sampled before the update that the file is named after
-            rows=rows,
-        ),
-    )
+    # Sampled before the update that the file is named after.
+    run.folder.write_trajectories(f"train_{update:06d}", run.roll_out.read(experience, rows, policy_version=update - 1))
 
 
 def _reference(run: _Run) -> Any:
@@ -302,24 +319,25 @@ def _reference(run: _Run) -> Any:
         return reference.restore_params(abstract_params(run.policy.model, run.mesh))
 
 
-def _restore(run: _Run, phase: str) -> TrainState:
+def _restore(run: _Run, make: Callable[..., TrainState]) -> TrainState:
     """Read the newest checkpoint into the shardings of this run's mesh."""
     params = abstract_params(run.policy.model, run.mesh)
-    shapes = jax.eval_shape(functools.partial(_make_state, run, phase), params, run.key)
+    shapes = jax.eval_shape(lambda params, key: make(params, key=key), params, run.key)
     return run.checkpoints.restore(with_shardings(shapes, state_shardings(run.policy.model, shapes, run.mesh)))
 
 
-def _first_state(run: _Run, params: Any, phase: str, key: jax.Array) -> TrainState:
+def _first_state(run: _Run, make: Callable[..., TrainState], params: Any, key: jax.Array) -> TrainState:
     """Make a fresh state, every array straight in its sharding; `params` are used up, so memory holds them once."""
-    make = functools.partial(_make_state, run, phase)
-    shardings = state_shardings(run.policy.model, jax.eval_shape(make, params, key), run.mesh)
-    return jax.jit(make, out_shardings=shardings, donate_argnums=0)(params, key)
+
+    def fill(params, key):
+        return make(params, key=key)
+
+    shardings = state_shardings(run.policy.model, jax.eval_shape(fill, params, key), run.mesh)
+    return jax.jit(fill, out_shardings=shardings, donate_argnums=0)(params, key)
 
 
-def _make_state(run: _Run, phase: str, params: Any, key: jax.Array) -> TrainState:
-    """State before the first update of a phase; a critic begins with reinforcement learning."""
-    if phase == WARM_START:
-        return new_state(params, run.warm.optimizer, key)
+def _reinforcement_state(run: _Run, params: Any, *, key: jax.Array) -> TrainState:
+    """State before the first update of reinforcement learning, where a critic begins."""
     update, critic = run.step.update, None
     if update.critic is not None:
         # A number that no update reaches, so that the critic shares its key with none of them.

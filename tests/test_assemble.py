@@ -175,8 +175,10 @@ def test_marginal_reward_goes_with_its_schedule(policy, game):
 
 
 def test_the_warm_start_follows_its_own_settings(policy, game):
-    warm = assemble.build_warm_start(small_config(warm_start__random_move=0.3), policy, game)
-    assert (warm.batch, warm.turns, warm.n_instances, warm.actor.random_move) == (8, 4, 8, 0.3)
+    warm, data = assemble.build_warm_start(small_config(warm_start__random_move=0.3), policy, game)
+    source = warm.source
+    assert (source.batch, source.turns, source.n_instances, source.actor.random_move) == (8, 4, 8, 0.3)
+    assert data is game.data
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(10, 1e-3), (0, 1e-3)])

@@ -99,6 +99,9 @@ class RolloutConfig:
     )
     environments: int = setting(0, "environments run at one time; 0 = four a core", unit="environments", low=0)
     environment_seconds: float = setting(120.0, "longest turn of an environment", unit="seconds", above=0.0)
+    answer_steps: int = setting(
+        32, "until an answer is taken up, so that runs repeat; 0 = when it comes", unit="decode steps", low=0
+    )
     candidates: int = setting(
         1, "sampled for each that is trained on, the first with a spread (dynamic sampling)", unit="groups", low=1
     )
@@ -200,7 +203,10 @@ class WarmStartConfig:
     """Supervised training on imperfect demonstrations: the stand-in for a pretrained model."""
 
     updates: int = setting(800, "supervised updates; 0 skips the warm start", unit="optimizer steps", low=0)
-    batch: int = setting(48, "fresh demonstrations in one update", unit="trajectories", low=1)
+    batch: int = setting(48, "demonstrations in one update", unit="trajectories", low=1)
+    demonstrations: int = setting(
+        2048, "made once, for tasks that host code plays; elsewhere all are fresh", unit="trajectories", low=1
+    )
     turns: int = setting(12, "length of a demonstration, not cut by the budget that it shows", unit="turns", low=1)
     random_move: float = setting(0.05, "probability of a random action", low=0.0, high=1.0)
     repeat_mistake: float = setting(0.5, "probability of another after a random, not optimal one", low=0.0, high=1.0)

@@ -1,11 +1,10 @@
-"""Pass@(K,T) of a policy on held-out tasks: sampling on device, estimates and intervals on the host."""
+"""Pass@(K,T) of a policy on held-out tasks: sampling on its stage, estimates and intervals on the host."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,13 @@ import numpy as np
 from jaxrl_agent import assemble, statistics
 from jaxrl_agent.checkpoint import policy_version
 from jaxrl_agent.config import Config, to_dict
-from jaxrl_agent.errors import ConfigError, NonFiniteError
+from jaxrl_agent.errors import ConfigError, NonFiniteError, SandboxError
 from jaxrl_agent.evaluation.pass_at_kt import PassGrid, default_ks, pass_grid, turn_grid
 from jaxrl_agent.parallel.distributed import is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.progress import Display
-from jaxrl_agent.rollout.device_collect import SamplingSettings, collect
-from jaxrl_agent.rollout.records import to_trajectories
+from jaxrl_agent.rollout.device_collect import SamplingSettings
+from jaxrl_agent.rollout.stage import Stage
 from jaxrl_agent.run_dir import Json, collect_versions, to_jsonable
 from jaxrl_agent.types import Rollout, StopReason, Trajectory
 
@@ -76,8 +75,19 @@ def evaluate(
         for warning in warnings:
             display.say(f"warning: {warning}")
         runs = list(_runs(config, policy, game, sampling, budgets, seed, display))
+    _check_environments(runs)
     result = {**_to_json(config, game, sampling, runs, seed), "warnings": warnings}
     return result, [trajectory for run in runs for trajectory in run.trajectories]
+
+
+def _check_environments(runs: Sequence[EnforcedRun]) -> None:
+    """Refuse a result in which nothing could be checked."""
+    if all(run.could_not_check == run.first_success_PN.size for run in runs):
+        raise SandboxError(
+            "an evaluation needs trajectories whose environments work and can be checked",
+            value={run.budget: run.stop_reasons for run in runs},
+            remedy="See the stop reasons, and mend their cause.",
+        )
 
 
 def enforced_budgets(config: Config) -> list[int]:
@@ -103,7 +113,7 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
     settings = config.evaluation
     tasks = max(1, min(settings.rows // settings.samples, len(game.instances)))
     batches = -(-len(game.instances) // tasks)
-    sample = _sampler(policy.model, game.task, sampling)
+    stage = assemble.build_stage(config, policy.model, game, sampling)
     display.start("evaluation", batches * len(budgets))
     for number, budget in enumerate(budgets):
         # Told budgets are different conditions, so each has a stream of its own.
@@ -112,7 +122,7 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
         for batch in range(batches):
             # The last batch is filled up with tasks already done, whose copies are cut off again.
             wanted = np.arange(batch * tasks, (batch + 1) * tasks) % len(game.instances)
-            rollout = sample(policy.params, game.data, **_batch(wanted, budget, settings.samples, key))
+            rollout = stage.play(policy.params, **_batch(wanted, budget, settings.samples, key))
             parts.append(to_host(_outcome(rollout)))
             if not parts[-1]["finite"]:
                 raise NonFiniteError(
@@ -120,7 +130,7 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
                 )
             if batch * tasks < STORED_TASKS:
                 numbers = range(batch * tasks, min((batch + 1) * tasks, STORED_TASKS, len(game.instances)))
-                trajectories += _readable(rollout, game, policy.update, numbers, settings.samples)
+                trajectories += _readable(stage, rollout, policy.update, numbers, settings.samples)
             display.update(
                 number * batches + batch + 1,
                 {"T": str(budget), "success": float(parts[-1]["first"].astype(bool).mean())},
@@ -128,13 +138,8 @@ def _runs(config, policy, game, sampling, budgets, seed, display) -> Iterator[En
         yield _enforced_run(budget, parts, len(game.instances), settings.samples, trajectories)
 
 
-@functools.cache  # policies of one shape share the compiled program
-def _sampler(model, task, sampling: SamplingSettings):
-    return jax.jit(functools.partial(collect, model, task, sampling))
-
-
 def _batch(instances: np.ndarray, budget: int, samples: int, key: jax.Array) -> dict[str, jax.Array]:
-    """Arguments of `collect`; a row's identity is (task, sample), so that batching changes nothing."""
+    """Arguments of `Stage.play`; a row's identity is (task, sample), so that batching changes nothing."""
     rows = (instances[:, None] * 2**16 + np.arange(samples)).reshape(-1)
     return {
         "instances_P": jnp.asarray(instances, jnp.int32),
@@ -153,12 +158,10 @@ def _outcome(rollout: Rollout) -> dict[str, jax.Array]:
     }
 
 
-def _readable(rollout: Rollout, game: assemble.Game, update: int, tasks: range, samples: int) -> list[Trajectory]:
+def _readable(stage: Stage, rollout: Rollout, update: int, tasks: range, samples: int) -> list[Trajectory]:
     """The first samples of the tasks that a batch begins with; a group is a task, whatever the batch."""
     rows = [row * samples + sample for row in range(len(tasks)) for sample in range(min(STORED_SAMPLES, samples))]
-    trajectories = to_trajectories(
-        to_host(rollout), game.instances, game.tokenizer, t_max=game.task.t_max, policy_version=update, rows=rows
-    )
+    trajectories = stage.read(rollout, rows, policy_version=update)
     return [dataclasses.replace(row, group_id=tasks.start + row.group_id) for row in trajectories]
 
 
@@ -168,7 +171,7 @@ def _enforced_run(budget, parts, n_tasks: int, samples: int, trajectories) -> En
 
     stops = join("stop")
     reasons = {reason.value: int((stops == reason.code).sum()) for reason in StopReason}
-    unchecked = (StopReason.COULD_NOT_CHECK, StopReason.ENVIRONMENT_ERROR)
+    unchecked = (StopReason.COULD_NOT_CHECK, StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT)
     return EnforcedRun(
         budget=budget,
         first_success_PN=join("first"),
@@ -227,7 +230,12 @@ def _grid_rows(run: EnforcedRun, t_max: int, *, hidden: bool, seed: int) -> list
 
 
 def _headroom(config: Config, game: assemble.Game, runs: list[EnforcedRun]) -> Json | None:
-    """What the best agent that sees every hole could still gain, V_B(start) minus success, mean over maps."""
+    """What the best agent that sees every hole could still gain, V_B(start) minus success, mean over maps.
+
+    None for tasks whose best possible success is not known.
+    """
+    if not hasattr(game.instances, "optimal_success"):
+        return None
     if config.task.budget_visibility == "hidden":
         first, budgets = runs[0].first_success_PN, list(dict.fromkeys(turn_grid(config.task.t_max)))
         success_BP = np.stack([((first > 0) & (first <= budget)).mean(axis=1) for budget in budgets])

@@ -14,16 +14,25 @@ from jaxrl_agent.algorithms.grpo import informative_rows
 from jaxrl_agent.learner.packing import trained_rows
 from jaxrl_agent.learner.train_state import TrainState
 from jaxrl_agent.learner.update import UpdateSettings
+from jaxrl_agent.parallel.rules import constrain
 from jaxrl_agent.rollout.budget import BudgetSchedule, hidden_weight
 from jaxrl_agent.rollout.device_collect import DeviceTask, SamplingSettings, collect
 from jaxrl_agent.types import Rollout
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskShape:
+    """All that the learner must know of a task that host code plays."""
+
+    t_max: int  # turns
+    max_tokens: int  # tokens of one reply
+
+
+@dataclasses.dataclass(frozen=True)
 class StepSettings:
     """What is fixed for a whole run (static under jit)."""
 
-    task: DeviceTask
+    task: DeviceTask | TaskShape
     sampling: SamplingSettings
     update: UpdateSettings
     schedule: BudgetSchedule
@@ -69,11 +78,20 @@ def update_keys(state: TrainState) -> jax.Array:
     return jax.random.split(jax.random.fold_in(state.key, state.update + 1), 3)
 
 
-def roll_out(settings: StepSettings, state: TrainState, data: Any) -> Experience:
-    """Sample the trajectories of the next update; pure in (state, data).
+@struct.dataclass
+class Draw:
+    """What the next update plays: group by group, all candidates of a slot side by side."""
 
-    With several candidates a group, each slot of the update keeps the first candidate whose returns differ (DAPO's
-    dynamic sampling); all candidates of a slot share its budget, so that no budget is preferred for being easy.
+    instances_P: jax.Array  # int32
+    budgets_P: jax.Array  # int32, turns
+    fraction_P: jax.Array  # int32, budget level of each slot
+    key: jax.Array  # of the rollout
+
+
+def draw_groups(settings: StepSettings, state: TrainState) -> Draw:
+    """Choose instances and budgets of the next update; pure in `state`.
+
+    All candidates of a slot share its budget, so that no budget is preferred for being easy.
     """
     key_budget, key_rollout, _ = update_keys(state)
     # The order of instances and the first states must not depend on budgets: they have a key of their own.
@@ -84,22 +102,49 @@ def roll_out(settings: StepSettings, state: TrainState, data: Any) -> Experience
         settings.task.t_max, settings.prompts, key_budget, state.update, state.headroom_F
     )
     sampled_P = jnp.repeat(budgets_P, settings.candidates, total_repeat_length=count)
+    return Draw(instances_P, sampled_P, fraction_P, key_rollout)
+
+
+def roll_out(settings: StepSettings, state: TrainState, data: Any) -> Experience:
+    """Sample the trajectories of the next update inside jit; pure in (state, data)."""
+    draw = draw_groups(settings, state)
     rollout = collect(
         settings.update.model,
         settings.task,
         settings.sampling,
         state.params,
         data,
-        instances_P=instances_P,
-        budgets_P=sampled_P,
-        row_ids_B=jnp.arange(count * settings.group_size, dtype=jnp.uint32),
-        key=key_rollout,
+        instances_P=draw.instances_P,
+        budgets_P=draw.budgets_P,
+        row_ids_B=row_numbers(settings),
+        key=draw.key,
     )
-    optimum_P = jax.vmap(settings.task.optimum, in_axes=(None, 0, 0))(data, instances_P, sampled_P)
-    gap_P = optimum_P - rollout.success_B.reshape(count, settings.group_size).mean(axis=1)
-    experience = Experience(
-        rollout, fraction_P, gap_P.reshape(settings.prompts, settings.candidates).mean(axis=1), drawn=jnp.int32(count)
-    )
+    optimum_P = jax.vmap(settings.task.optimum, in_axes=(None, 0, 0))(data, draw.instances_P, draw.budgets_P)
+    return to_experience(settings, draw, rollout, optimum_P)
+
+
+def row_numbers(settings: StepSettings) -> jax.Array:
+    """Identities of an update's trajectories, uint32 [B]."""
+    return jnp.arange(settings.prompts * settings.candidates * settings.group_size, dtype=jnp.uint32)
+
+
+def to_experience(settings: StepSettings, draw: Draw, rollout: Rollout, optimum_P: jax.Array) -> Experience:
+    """What an update learns from.
+
+    With several candidates a group, each slot of the update keeps the first candidate whose returns differ (DAPO's
+    dynamic sampling).
+
+    Args:
+        settings: static settings.
+        draw: what was asked for.
+        rollout: what was played.
+        optimum_P: float32, best possible success of each group, 1 where it is not known.
+    """
+    rollout = jax.tree.map(lambda leaf: constrain(leaf, ("batch", *(None,) * (leaf.ndim - 1))), rollout)
+    success_P = rollout.success_B.reshape(-1, settings.group_size).mean(axis=1)
+    gap_P = (optimum_P - success_P).reshape(settings.prompts, settings.candidates).mean(axis=1)
+    count = settings.prompts * settings.candidates
+    experience = Experience(rollout, draw.fraction_P, gap_P, drawn=jnp.int32(count))
     if settings.candidates == 1:
         return experience
     return experience.replace(rollout=_keep_informative(settings, rollout), offered=rollout)

@@ -13,7 +13,7 @@ from jaxrl_agent.models.qwen3 import Qwen3Config, hidden_states
 from jaxrl_agent.types import Rollout, StopReason
 
 _LIMITS = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT)
-_MACHINERY = (StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT, StopReason.COULD_NOT_CHECK)
+MACHINERY = (StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT, StopReason.COULD_NOT_CHECK)
 
 
 @struct.dataclass
@@ -44,7 +44,7 @@ def trained_rows(rollout: Rollout, *, train_on_cut_replies: bool) -> jax.Array:
     cut tells nothing about the task, and one that the machinery failed (an environment error, a time limit, a reply
     that could not be checked) nothing about the policy.
     """
-    left_out = _MACHINERY if train_on_cut_replies else _MACHINERY + _LIMITS
+    left_out = MACHINERY if train_on_cut_replies else MACHINERY + _LIMITS
     return ~jnp.isin(rollout.stop_B, jnp.asarray([reason.code for reason in left_out]))
 
 

@@ -1,4 +1,4 @@
-"""Named model sizes: the published Qwen3 models and two small ones."""
+"""Named model sizes: the published Qwen3 models and small ones."""
 
 from __future__ import annotations
 
@@ -58,6 +58,19 @@ PRESETS: dict[str, Qwen3Config] = {
         max_position_embeddings=4096,
         # 1 / sqrt(width): from Hugging Face's 0.02 so narrow a model does not learn the lake's geometry in time.
         initializer_range=0.125,
+    ),
+    "code-tiny": Qwen3Config(
+        vocab_size=576,
+        hidden_size=96,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=16,
+        rope_theta=1e4,
+        tie_word_embeddings=True,
+        max_position_embeddings=4096,
+        initializer_range=0.1,  # about 1 / sqrt(width), as above
     ),
 }
 

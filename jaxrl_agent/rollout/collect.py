@@ -10,6 +10,10 @@ alone, whatever else is under way.
     decode   reply, until enough rows have finished  (device, all lanes)
     step     play the reply                          (pool)
 
+An answer is taken up a fixed number of decode steps after the reply that it belongs to, and waited for if it is late.
+So what shares a window is decided by the tokens alone, and a rollout comes out the same to the last bit however long
+environments take. (With 0 steps answers are taken up as they come.)
+
 On a pod every process decides the same, because all of them hear the same answers: trajectory i is played by process
 i modulo their number, and answers are exchanged between windows.
 """
@@ -52,6 +56,7 @@ class CollectSettings:
     shelf: int = 32  # further rows whose cache waits while their environments run
     environments: int = 0  # environments that run at one time; 0 = four a core
     environment_seconds: float = 120.0  # longest turn of an environment
+    answer_steps: int = 32  # decode steps after which an answer is taken up; 0 = whenever it comes
     max_context: int = 0  # ids of one trajectory; 0 = all that the model has
 
 
@@ -65,7 +70,7 @@ class CollectStats:
     moves: int = 0
     sampled_tokens: int = 0
     decode_seconds: float = 0.0
-    wait_seconds: float = 0.0  # in which nothing was decoded because every environment was at work
+    wait_seconds: float = 0.0  # in which nothing was decoded because an answer was late
     environment_turns: int = 0
     environment_seconds: float = 0.0  # summed over turns
     failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # by stop and message
@@ -131,14 +136,16 @@ def collect(
     shelf = min(settings.shelf, len(requests) - lanes)
     device = Lanes(config, params, sampling, task.stop_ids, lanes=lanes, shelf=shelf)
     with EnvironmentPool(settings.environments, settings.environment_seconds) as pool:
-        return _Rollout(task, device, pool, requests, key, context).run()
+        return _Rollout(task, device, pool, requests, key, context, settings.answer_steps).run()
 
 
 class _Rollout:
     """One call of `collect`."""
 
-    def __init__(self, task: HostTask, device: Lanes, pool: EnvironmentPool, requests, key: jax.Array, context: int):
-        self._task, self._device, self._pool, self._context = task, device, pool, context
+    def __init__(self, task: HostTask, device: Lanes, pool: EnvironmentPool, requests, key, context: int, delay: int):
+        self._task, self._device, self._pool, self._context, self._delay = task, device, pool, context, delay
+        self._step = 0  # decode steps so far
+        self._heard: dict[int, tuple[Any, float]] = {}  # answers that are early
         self._stop_ids = frozenset(task.stop_ids)
         ids_N = np.array([request.row_id for request in requests], np.uint32)
         token_keys_N2, self._world_keys_N2 = jax.device_get(_key_data(key, ids_N))
@@ -175,6 +182,7 @@ class _Rollout:
             self._submit(seat, functools.partial(self._open, seat))
 
     def _submit(self, seat: Seat, call: Any) -> None:
+        seat.due = self._step + self._delay
         if seat.number % jax.process_count() == jax.process_index():
             self._pool.submit(seat.number, call)
 
@@ -185,13 +193,27 @@ class _Rollout:
         return opening
 
     def _hear(self) -> None:
-        """Take the answers that have come; with nothing to decode, wait for one."""
-        idle = not any(self._live()) and not any(s.state in (State.NEW, State.READY) for s in self._seats.values())
+        """Take up the answers that are due, or that have come; with nothing to decode, wait for the next."""
+        pending = [seat for seat in self._seats.values() if seat.state in (State.OPENING, State.WAITING)]
+        idle = not any(seat.state in (State.LIVE, State.NEW, State.READY) for seat in self._seats.values())
+        if idle:
+            self._step = max(self._step, min(seat.due for seat in pending))
         began = time.perf_counter()
-        heard = exchange(self._pool.results(wait_s=_PATIENCE_S if idle else 0.0))
-        self._stats.wait_seconds += (time.perf_counter() - began) if idle else 0.0
-        for number, outcome, seconds in sorted(heard, key=lambda answer: answer[0]):
-            self._take(self._seats[number], outcome, seconds)
+        if self._delay:
+            due = sorted((seat.due, seat.number) for seat in pending if seat.due <= self._step)
+            while not all(number in self._heard for _, number in due):
+                self._listen(_PATIENCE_S)
+            taken = [number for _, number in due]
+        else:
+            self._listen(_PATIENCE_S if idle else 0.0)
+            taken = sorted(self._heard)
+        self._stats.wait_seconds += time.perf_counter() - began
+        for number in taken:
+            self._take(self._seats[number], *self._heard.pop(number))
+
+    def _listen(self, wait_s: float) -> None:
+        for number, outcome, seconds in exchange(self._pool.results(wait_s=wait_s)):
+            self._heard[number] = (outcome, seconds)
 
     def _take(self, seat: Seat, outcome: Opening | Answer | Failure, seconds: float) -> None:
         if isinstance(outcome, Failure):
@@ -307,18 +329,22 @@ class _Rollout:
             given.keys_B2[seat.lane] = seat.key_2
             given.last_B[seat.lane], given.allowed_B[seat.lane] = seat.row.ids[-1], seat.allowed
         self._device.reserve(max(seat.length - 1 + min(seat.allowed, WINDOW) for seat in live))
-        more_will_come = len(live) < self._device.count and len(self._seats) > len(live)
         began = time.perf_counter()
-        gained = self._device.decode(
-            given,
-            enough=max(0, len(live) - max(1, self._device.count // 8)),
-            steps=_SHORT_WINDOW if more_will_come else WINDOW,
-        )
+        enough = max(0, len(live) - max(1, self._device.count // 8))
+        gained = self._device.decode(given, enough=enough, steps=self._window(len(live)))
+        self._step += gained.steps
         self._note(gained, time.perf_counter() - began)
         for seat in live:
             seat.gain(gained.tokens[seat.lane], gained.logprobs[seat.lane], self._stop_ids)
             if seat.state is State.WAITING:
                 self._submit(seat, functools.partial(self._episodes_step, seat.number, list(seat.reply)))
+
+    def _window(self, live: int) -> int:
+        """Steps until a row could take one of the lanes that stand empty."""
+        coming = [seat.due for seat in self._seats.values() if seat.state in (State.OPENING, State.WAITING)]
+        if live == self._device.count or not coming:
+            return WINDOW
+        return max(1, min(coming) - self._step) if self._delay else _SHORT_WINDOW
 
     def _episodes_step(self, number: int, reply: list[int]) -> Answer:
         return self._episodes[number].step(reply)

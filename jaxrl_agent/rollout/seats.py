@@ -107,6 +107,7 @@ class Seat:
     unread: list[int] = dataclasses.field(default_factory=list)  # ids that its cache lacks, but the last one
     reply: list[int] = dataclasses.field(default_factory=list)
     allowed: int = 0  # ids that the reply may still gain
+    due: int = 0  # decode step at which its answer is taken up
 
     @property
     def length(self) -> int:

@@ -6,7 +6,7 @@ a read-only view, a system-call filter) whose process 1 forks once for each test
 
 from __future__ import annotations
 
-from jaxrl_agent.sandbox.access import configure, metrics, probe, shutdown
+from jaxrl_agent.sandbox.access import configure, metrics, probe, running, shutdown
 from jaxrl_agent.sandbox.judge import ajudge_program, judge_program, judge_programs
 from jaxrl_agent.sandbox.programs import arun_program, run_program, run_programs
 from jaxrl_agent.sandbox.results import CaseVerdict, Limits, Reply, Result, Status, Verdict
@@ -34,6 +34,7 @@ __all__ = [
     "probe",
     "run_program",
     "run_programs",
+    "running",
     "shutdown",
     "verify",
 ]

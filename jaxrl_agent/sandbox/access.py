@@ -68,6 +68,11 @@ def probe() -> probing.Probe:
         return _proven
 
 
+def running() -> bool:
+    """Whether this process has a supervisor at work."""
+    return _client is not None and _client.alive
+
+
 def metrics() -> dict[str, Any]:
     """Give the supervisor's counters: latencies, queue, verdict shares, processes, descriptors, memory, canaries."""
     return connect().request("metrics").result()["metrics"]

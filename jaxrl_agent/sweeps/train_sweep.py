@@ -30,6 +30,7 @@ from jaxrl_agent.sweeps.population import Member, Population, choose_map, restor
 from jaxrl_agent.sweeps.scalars import settings_grid
 from jaxrl_agent.sweeps.sweep_files import SweepFiles, identity
 from jaxrl_agent.sweeps.sweep_tables import summarise
+from jaxrl_agent.tasks import HOST_TASKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +150,12 @@ def _check(settings: Sequence[Config]) -> None:
         raise ConfigError("config.seed must be 0: a sweep sets it for each member", value=first.seed)
     if first.mesh:
         raise ConfigError("config.mesh must be empty: a sweep shares its members out, each whole", value=first.mesh)
+    if first.task.name in HOST_TASKS:
+        raise ConfigError(
+            "a sweep in one program needs a task that is played inside jit",
+            value=first.task.name,
+            remedy="Train its settings one by one with launch/compare.py or launch/train.py.",
+        )
     if not first.train.updates:
         raise ConfigError("a sweep needs updates of reinforcement learning", value=0, remedy="Give --updates=N.")
     for config in settings:
@@ -163,7 +170,7 @@ def _assemble(plan: _Plan, how: str) -> tuple[Population, assemble.Policy, assem
     step = assemble.build_step(config, policy, game)
     population = Population(
         step=step,
-        warm=assemble.build_warm_start(config, policy, game) if plan.warm_updates else None,
+        warm=assemble.build_warm_start(config, policy, game)[0] if plan.warm_updates else None,
         config=config,
         how=how,
     )

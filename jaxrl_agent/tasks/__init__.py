@@ -1,15 +1,23 @@
-"""Tasks by name. A task is built as `TASKS[name](task_config, tokenizer, split, vocab_size=...)`.
+"""Tasks by name, and what probes ask of them.
 
-It gives a static half (pure functions that `rollout.device_collect` calls inside jit), its device data, and the host's
-view of its instances. `PROBES[name](static half, host's view)` answers what the probes of `evaluation` ask of it.
+A task that is played inside jit is built as `TASKS[name](task_config, tokenizer, split, vocab_size=..., exact=...)` and
+gives a static half (pure functions that `rollout.device_collect` calls), its device data, and the host's view of its
+instances. One that host code plays is built as `HOST_TASKS[name](task_config, tokenizer, split, vocab_size=...)` and
+gives a `base.HostTask` and that view. `PROBES[name](static half, host's view)` answers what the probes of `evaluation`
+ask of a task inside jit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from jaxrl_agent.tasks.deepcoder import make_deepcoder
+from jaxrl_agent.tasks.deepcoder_demos import demonstrations
 from jaxrl_agent.tasks.frozenlake import make_frozenlake
 from jaxrl_agent.tasks.frozenlake_probe import LakeProbe
 
-TASKS: dict[str, Callable] = {"frozenlake": make_frozenlake}
+DEVICE_TASKS: dict[str, Callable] = {"frozenlake": make_frozenlake}
+HOST_TASKS: dict[str, Callable] = {"deepcoder": make_deepcoder}
+TASKS: dict[str, Callable] = {**DEVICE_TASKS, **HOST_TASKS}
 PROBES: dict[str, Callable] = {"frozenlake": LakeProbe}
+DEMONSTRATIONS: dict[str, Callable] = {"deepcoder": demonstrations}

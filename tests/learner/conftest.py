@@ -56,7 +56,7 @@ def lesson() -> Lesson:
     with small_preset(), jax.set_mesh(one_device()):
         policy = assemble.Policy(EVEN_MODEL, init_params(EVEN_MODEL, jax.random.key(0)), "lake_words")
         game = assemble.build_game(config, "train", policy, one_device())
-        warm = assemble.build_warm_start(config, policy, game)
+        warm, _ = assemble.build_warm_start(config, policy, game)
         steps = jax.jit(functools.partial(warm_start_steps, warm, count=WARM_UPDATES // 4), donate_argnums=0)
         state = place_state(policy.params, warm.optimizer, jax.random.key(1))
         losses = []

@@ -20,7 +20,7 @@ from jaxrl_agent.testing.small import EVEN_MODEL
 @pytest.fixture(scope="module")
 def settings(lesson):
     policy = assemble.Policy(EVEN_MODEL, lesson.params, "lake_words")
-    return assemble.build_warm_start(lesson.config, policy, lesson.game)
+    return assemble.build_warm_start(lesson.config, policy, lesson.game)[0]
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,13 @@ def test_the_loss_falls_from_that_of_guessing_to_that_of_an_imperfect_player(les
 def test_the_first_loss_is_the_mean_negative_log_probability_of_the_replies(settings, start, step, lesson):
     _, metrics = step(start, lesson.game.data)
     key_instances, key_budgets, key_play = jax.random.split(jax.random.fold_in(start.key, 0), 3)
-    levels = budget_levels(settings.task.t_max)
-    play = jax.jit(functools.partial(play_script, settings.task, actor=settings.actor, turns=settings.turns))
+    levels = budget_levels(settings.source.task.t_max)
+    source = settings.source
+    play = jax.jit(functools.partial(play_script, source.task, actor=source.actor, turns=source.turns))
     batch, success_B = play(
         lesson.game.data,
-        instances_B=jax.random.randint(key_instances, (settings.batch,), 0, settings.n_instances),
-        budgets_B=levels[jax.random.randint(key_budgets, (settings.batch,), 0, 10)],
+        instances_B=jax.random.randint(key_instances, (source.batch,), 0, source.n_instances),
+        budgets_B=levels[jax.random.randint(key_budgets, (source.batch,), 0, 10)],
         key=key_play,
     )
     logp_BLV = jax.nn.log_softmax(forward(EVEN_MODEL, start.params, batch.tokens_BL, batch.lengths_B))

@@ -99,11 +99,20 @@ def test_host_and_device_play_the_same_trajectories_for_the_same_keys(table):
     assert stats.sampled_tokens == int(table.device.batch.loss_mask_BL.sum())
 
 
-@pytest.mark.parametrize(("lanes", "shelf"), [(1, 0), (4, 0), (4, 3), (8, 16)])
-def test_lanes_and_shelf_change_no_trajectory(table, lanes, shelf):
-    played, stats = table.collect(lanes=lanes, shelf=shelf, environments=3)
+@pytest.mark.parametrize(("lanes", "shelf", "steps"), [(1, 0, 5), (4, 0, 0), (4, 3, 4), (8, 16, 0), (8, 16, 1)])
+def test_lanes_and_shelf_change_no_trajectory(table, lanes, shelf, steps):
+    played, stats = table.collect(lanes=lanes, shelf=shelf, environments=3, answer_steps=steps)
     assert_same_games(as_rollout(table, played), table.device)
     assert stats.live_steps <= stats.lane_steps
+
+
+def test_a_rollout_is_the_same_to_the_last_bit_however_long_environments_take(table):
+    rng = np.random.default_rng(0)
+    waits = {instance: lambda: time.sleep(rng.uniform(0, 0.03)) for instance in range(4)}
+    slow, _ = table.collect(task=Wrapped(table.task, waits), lanes=8, shelf=8, answer_steps=3)
+    fast, _ = table.collect(lanes=8, shelf=8, answer_steps=3)
+    assert [one.logprobs for one in slow] == [one.logprobs for one in fast]
+    assert [one.row.ids for one in slow] == [one.row.ids for one in fast]
 
 
 def test_a_trajectory_does_not_depend_on_the_others(table):

@@ -1,0 +1,31 @@
+"""The base policy of DeepCoder-MT on a CPU: the tiny model after a warm start on reference solutions and mistakes.
+
+It stands in for a pretrained model: programs of one or two lines, drawn from templates, in a vocabulary of 576 tokens.
+
+Command:  python launch/train.py --config=configs/deepcoder_tiny_base.py --run_dir=runs/code_base
+"""
+
+from jaxrl_agent.config import default_config
+
+
+def get_config():
+    """No reinforcement learning; the task that the other deepcoder_tiny configs share."""
+    config = default_config()
+    config.model.preset = "code-tiny"
+    task = config.task
+    task.name, task.tokenizer, task.text = "deepcoder", "code_bpe", "words"
+    task.t_max, task.max_tokens, task.max_context = 10, 40, 1024
+    task.budget_visibility = "hidden"  # every turn is a submission: the budget changes how many, not what they are
+    task.n_train, task.n_test = 512, 64
+    task.coding.source = "templates"
+    task.coding.cpu_seconds, task.coding.max_tests, task.coding.shown_characters = 1.0, 6, 40
+    warm = config.warm_start
+    warm.updates, warm.batch, warm.demonstrations, warm.turns = 1200, 32, 4096, 4
+    warm.random_move, warm.repeat_mistake = 0.5, 0.5
+    warm.optimizer.learning_rate = 3e-3
+    config.train.updates = 0
+    config.train.micro_batch_tokens = 3072
+    config.rollout.prompts_per_update = 12
+    config.rollout.lanes, config.rollout.shelf = 48, 48
+    config.evaluation.samples = 8
+    return config

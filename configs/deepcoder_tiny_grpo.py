@@ -1,0 +1,17 @@
+"""GRPO at the full budget on DeepCoder-MT's template problems, with the tiny model on a CPU.
+
+Command:  python launch/train.py --config=configs/deepcoder_tiny_grpo.py --run_dir=runs/code_grpo \\
+          --init=run:runs/code_base
+"""
+
+from configs.deepcoder_tiny_base import get_config as base_config
+
+
+def get_config():
+    """Every trajectory may use all 10 turns."""
+    config = base_config()
+    config.algorithm.entropy_coefficient = 0.002
+    config.optimizer.learning_rate = 5e-4
+    config.optimizer.schedule = "linear"
+    config.train.updates = 60
+    return config
