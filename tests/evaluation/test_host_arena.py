@@ -16,11 +16,13 @@ from jaxrl_agent.config import TaskConfig
 from jaxrl_agent.errors import ArgumentError, SandboxError
 from jaxrl_agent.evaluation.arena_rows import CUT
 from jaxrl_agent.evaluation.host_arena import UNKNOWN, HostArena
+from jaxrl_agent.evaluation.host_histories import put_errors
 from jaxrl_agent.evaluation.pair_probe import ProbeSettings, Study, Subject
 from jaxrl_agent.evaluation.recovery_probe import inject_errors, probe_recovery
 from jaxrl_agent.evaluation.state_probe import probe_states
 from jaxrl_agent.progress import Display
 from jaxrl_agent.rollout.collect import CollectSettings
+from jaxrl_agent.rollout.seats import Said
 from jaxrl_agent.run_dir import AnalysisDir, write_json
 from jaxrl_agent.sandbox import Status, Verdict
 from jaxrl_agent.sandbox.results import CaseVerdict
@@ -30,6 +32,7 @@ from jaxrl_agent.tasks.deepcoder import make_deepcoder
 from jaxrl_agent.testing.policies import SURE, leaning_policy
 from jaxrl_agent.testing.replies import TagTokenizer
 from jaxrl_agent.testing.small import small_config
+from jaxrl_agent.types import StopReason
 
 T_MAX = 3
 PASSED = {"right": 4, "half": 2, "wrong": 0, "sly": 2}  # of two public and two hidden tests
@@ -88,8 +91,8 @@ class Table:
         self.episodes = {player.subject.name: player.episodes for player in players}
         self.probed = self.study.pair(*players)
 
-    def new_arena(self) -> HostArena:
-        settings = CollectSettings(lanes=16, shelf=16)
+    def new_arena(self, **settings) -> HostArena:
+        settings = CollectSettings(lanes=16, shelf=16, **settings)
         probe = CodingProbe(self.game.task, self.game.instances)
         return HostArena(self.game, probe, budget=T_MAX, settings=settings)
 
@@ -153,6 +156,8 @@ def test_both_policies_reply_to_the_very_bytes_of_the_episode(table):
             assert played.row.ids[: len(history.ids)] == history.ids
             assert len(played.answers) == len(history.said) + 1
             assert played.row.turns[len(history.ids)] == len(history.said)
+            assert played.logprobs[: len(history.ids)] == history.logprobs  # whoever said it
+            assert any(history.logprobs) == bool(history.said)
 
 
 def test_a_reply_is_worth_the_tests_that_it_passes(table):
@@ -255,16 +260,47 @@ def test_recovery_is_what_the_odds_say_and_injected_turns_are_never_scored(table
     assert columns["optimal_after"] is None
 
 
-def test_an_error_that_ends_the_episode_or_none_at_all_is_not_injected(table):
+def first_states(arena: HostArena, policy: Policy):
+    """Where every episode of a policy that plays as the base begins, and the episodes."""
+    episodes = arena.play(policy, samples=2)
+    rows = np.arange(len(episodes))
+    return arena.positions([episodes], rows * 0, rows, rows * 0), episodes
+
+
+def test_without_errors_of_the_base_none_is_injected(table):
     arena = table.new_arena()
-    perfect = policy_of(table.tokenizer, {"right": 1.0})
-    episodes = arena.play(perfect, samples=1)
-    visits = arena.visits(episodes)
-    positions = arena.positions([episodes], visits.row_V * 0, visits.row_V, visits.turn_V)
-    assert not arena.inject(positions).ok_S.any()  # the base made no error
-    fresh = table.new_arena()
+    positions, _ = first_states(arena, policy_of(table.tokenizer, {"right": 1.0}))
+    assert not arena.inject(positions).ok_S.any()
     with pytest.raises(ArgumentError, match="base must play"):
-        fresh.inject(positions)
+        table.new_arena().inject(positions)
+
+
+def test_an_error_that_ends_the_episode_is_not_injected(table):
+    start = table.game.task.reset(0, budget=T_MAX).row.ids
+    arena = table.new_arena(max_context=len(start) + table.game.task.max_tokens + 8)  # no room for feedback
+    positions, episodes = first_states(arena, policy_of(table.tokenizer, {"wrong": 1.0}))
+    assert {one.stop for one in episodes.played_B} == {StopReason.CONTEXT_LIMIT}
+    assert all(one.answers[0].is_error for one in episodes.played_B)
+    assert not arena.inject(positions).ok_S.any()
+
+
+def test_only_what_is_an_error_there_is_put_behind_a_history_that_comes_out_as_it_did(table):
+    (history,) = table.positions(lambda turn: turn == 0).take(np.array([0])).starts
+    end = table.tokenizer.control_id("<|im_end|>")
+    said = {name: Said((table.tokenizer.tag_ids[text], end), sampled=False) for name, text in REPLIES.items()}
+    other = dataclasses.replace(history, ids=[*history.ids[:-1], 0])
+    wanted = [(history, name) for name in said] + [(other, "wrong")]
+    found = put_errors(
+        table.game.task,
+        CollectSettings(),
+        [place for place, _ in wanted],
+        [said[name] for _, name in wanted],
+        budget=T_MAX,
+        context=2048,
+        key=None,
+    )
+    put = [(place is history, name) for (place, name), new in zip(wanted, found, strict=True) if new]
+    assert put == [(True, "half"), (True, "wrong")]
 
 
 def test_sampled_values_are_the_references_chances_behind_the_reply(table):
