@@ -95,6 +95,17 @@ def test_replies_to_probed_states_have_a_ratio_by_kind_of_state():
     assert found["error_states"] == {"policy": None, "base": None}
 
 
+def test_trajectories_of_unknown_success_count_among_all_alone():
+    found = likelihood(probe_of(*[side([0, 1, 2], [True, None, False], [[2.0], [5.0], [1.0]], [[1.0]] * 3)] * 2))["llr"]
+    assert (found["policy_success"], found["policy_failure"], found["policy_all"]) == (1.0, 0.0, 5 / 3)
+
+
+def test_states_where_nobody_replied_have_no_ratio():
+    states = {"task": [0, 1], "policy_llr": [[1.0, None], [None, None]], "base_llr": [[None], [-2.0]]}
+    found = likelihood({**ONE, "states": {"ordinary": states}})["llr"]["by_state_kind"]["ordinary"]
+    assert [(found[name]["value"], found[name]["n"]) for name in ("policy", "base")] == [(1.0, 1), (-2.0, 1)]
+
+
 def test_unscored_trajectories_give_nothing():
     for episodes in (None, {}, {"policy": None, "base": None}):
         assert likelihood({"episodes": episodes}) == {"action_nll": None, "llr": None}

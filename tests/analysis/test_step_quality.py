@@ -25,7 +25,7 @@ def replies_of(case: str) -> tuple[list[int], list[int], list[float]]:
 
 
 def states_of(cases, *, tasks=None, turns_left=None, **covariates):
-    policy, base, values = zip(*map(replies_of, cases), strict=True)
+    policy, base, values = map(list, zip(*map(replies_of, cases), strict=True))
     n = len(cases)
     return {
         "task": tasks or list(range(n)),
@@ -82,6 +82,21 @@ def test_values_that_nobody_needs_may_be_unknown_and_others_may_not():
     assert compare_replies([0, 0], [0, 0], [0.5, None])[1] == 1.0
     with pytest.raises(RunError, match="a value for each outcome that was replied"):
         compare_replies([0, 1], [0, 0], [0.5, None])
+
+
+def test_replies_that_could_not_be_checked_are_left_out_and_states_without_any_other():
+    states = states_of(["clear win", "one catastrophic reply", "clear win"], turns_left=[1, 2, 3])
+    states["policy_actions"][0][3] = None  # one of the good ones
+    states["base_actions"][2] = [None] * 16
+    states["values"]["q"][2] = [None, None]
+    compared = compare_states(states, "q")
+    assert compared.tasks.tolist() == [0, 1]
+    assert compared.positions["turns_left"].tolist() == [1.0, 2.0]
+    assert step_quality(probe_of(states))["ordinary"]["mean_difference"] == pytest.approx(
+        ((11 * 0.8 + 4 * 0.5) / 15 - 0.65 - 0.01125) / 2
+    )
+    unknown = {**states, "base_actions": [[None] * 16] * 3}
+    assert compare_states(unknown, "q") is None
 
 
 def test_tasks_weigh_the_same_however_many_of_their_states_were_probed():
