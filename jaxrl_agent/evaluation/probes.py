@@ -14,6 +14,7 @@ from jaxrl_agent.checkpoint import policy_version
 from jaxrl_agent.config import Config, to_dict
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.evaluation.device_arena import DeviceArena
+from jaxrl_agent.evaluation.host_arena import HostArena
 from jaxrl_agent.evaluation.pair_probe import Probed, ProbeSettings, Study, Subject, weight_files
 from jaxrl_agent.models.chat_template import ChatIds
 from jaxrl_agent.models.tokenizer import load_tokenizer
@@ -102,8 +103,10 @@ def enforced_budget(config: Config, settings: ProbeSettings) -> int:
 def _task_settings(config: Config) -> Json:
     """What must agree, flat; the tokenizer is compared by what it does, not by its name."""
     values = to_dict(config.task)
-    lake = {f"lake.{key}": value for key, value in values.pop("lake").items()}
-    return {key: value for key, value in (values | lake).items() if key not in ("n_train", "tokenizer")}
+    parts = {
+        f"{section}.{key}": value for section in ("lake", "coding") for key, value in values.pop(section).items()
+    }
+    return {key: value for key, value in (values | parts).items() if key not in ("n_train", "tokenizer")}
 
 
 def check_tokenizers(subjects: Sequence[Subject], policies: Sequence[assemble.Policy]) -> None:
@@ -130,18 +133,28 @@ def check_tokenizers(subjects: Sequence[Subject], policies: Sequence[assemble.Po
             )
 
 
-def check_room(policies: Sequence[assemble.Policy], game: assemble.Game) -> None:
+def check_room(policies: Sequence[assemble.Policy], game: assemble.Game, *, max_context: int = 0) -> None:
     """Refuse policies of which one has no room for trajectories that the other can finish.
+
+    Args:
+        policies: those that are compared.
+        game: what they play.
+        max_context: tokens of a trajectory that host code plays; 0 for all that a model has.
 
     Raises:
         ConfigError: names the tokens that each has room for.
     """
-    widths = [row_width(policy.model, game.task, game.data) for policy in policies]
+    if game.on_host:
+        limit = max_context or math.inf
+        widths = [min(policy.model.max_position_embeddings, limit) for policy in policies]
+    else:
+        widths = [row_width(policy.model, game.task, game.data) for policy in policies]
     if len(set(widths)) > 1:
         raise ConfigError(
             "policies that are compared must have room for the same trajectories",
             value=widths,
-            remedy="Lower config.task.t_max or max_tokens until the shortest context holds a whole trajectory.",
+            remedy="Lower config.task.t_max or max_tokens (config.task.max_context where host code plays) until the "
+            "shortest context is enough.",
         )
 
 
@@ -156,18 +169,18 @@ def _digest(name: str) -> str:
 
 def _arena(config: Config, policies: Sequence[assemble.Policy], settings: ProbeSettings, mesh):
     game = assemble.build_game(config, settings.split, policies[0], mesh)
-    check_room(policies, game)
-    think_ids = ChatIds.of(game.tokenizer).think_ids if config.task.think != "off" else None
-    arena = DeviceArena(
-        game,
-        PROBES[config.task.name](game.task, game.instances),
-        budget=enforced_budget(config, settings),
-        temperature=settings.temperature,
-        rows=config.evaluation.rows,
-        seed=settings.seed,
-        think_ids=think_ids,
-    )
-    return arena, game
+    check_room(policies, game, max_context=config.task.max_context)
+    common = {
+        "budget": enforced_budget(config, settings),
+        "temperature": settings.temperature,
+        "rows": config.evaluation.rows,
+        "seed": settings.seed,
+        "think_ids": ChatIds.of(game.tokenizer).think_ids if config.task.think != "off" else None,
+    }
+    asked = PROBES[config.task.name](game.task, game.instances)
+    if game.on_host:
+        return HostArena(game, asked, settings=assemble.collect_settings(config), **common), game
+    return DeviceArena(game, asked, **common), game
 
 
 def _facts(base: Subject, game: assemble.Game, settings: ProbeSettings) -> Json:

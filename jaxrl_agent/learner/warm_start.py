@@ -24,6 +24,7 @@ from jaxrl_agent.tasks.base import Demonstration
 from jaxrl_agent.types import TokenBatch
 
 _SMALLEST_ROW = 64
+_KEPT_SHARE = 0.95
 
 
 class Source(Protocol):
@@ -72,8 +73,10 @@ class WrittenRows:
 
 
 def written_rows(rows: Sequence[Demonstration]) -> WrittenRows:
-    """Lay demonstrations out in rows of the longest one's length (rounded up to one of a few sizes)."""
-    width = bucket(max(len(row.row.ids) for row in rows), _SMALLEST_ROW)
+    """Lay demonstrations out in rows of one length, without the longest twentieth, for which all would be padded."""
+    lengths = sorted(len(row.row.ids) for row in rows)
+    width = bucket(lengths[int(_KEPT_SHARE * (len(rows) - 1))], _SMALLEST_ROW)
+    rows = [row for row in rows if len(row.row.ids) <= width]
     tokens_NL, counts_N = padded_pieces([row.row.ids for row in rows], len(rows), width)
     turn_NL = np.full((len(rows), width), -1, np.int32)
     for index, row in enumerate(rows):

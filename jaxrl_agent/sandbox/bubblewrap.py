@@ -132,7 +132,7 @@ def command_line(
     for source, target in profile.binds:
         words += ["--ro-bind", source, target]
     words += ["--remount-ro", "/", "--clearenv"]
-    for name, value in environment().items():
+    for name, value in python_environment().items():
         words += ["--setenv", name, value]
     words += ["--seccomp", str(seccomp_fd), "--info-fd", str(info_fd), "--", *command]
     return words
@@ -141,6 +141,14 @@ def command_line(
 def environment() -> dict[str, str]:
     """Give the whole environment of what runs inside."""
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
+
+
+def python_environment() -> dict[str, str]:
+    """Give the whole environment of a Python whose sets and hashes come out alike in every run.
+
+    It replaces `-I`, under which Python would draw a new hash seed: nothing of the caller's is in this environment.
+    """
+    return environment() | {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}
 
 
 def _bundled() -> str | None:

@@ -190,7 +190,7 @@ class Launcher:
         return {"modules": modules, "readable": readable, "seccomp": filtered}
 
     def _command(self, profile: Profile, uid: int, gid: int, scratch: str | None) -> list[str]:
-        python = [self.interpreter, "-I", "-S", "-c", self._bootstrap, str(_CONTROL), str(_BUNDLE), self.tier]
+        python = [self.interpreter, "-s", "-S", "-c", self._bootstrap, str(_CONTROL), str(_BUNDLE), self.tier]
         if self.tier != "ns":
             return [*python, str(scratch)]
         if self._prefix is not None:
@@ -222,7 +222,7 @@ class Launcher:
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (value, value))
         # The name shows whose it is: a bubblewrap whose parent dies at a bad moment waits for ever and must be found.
-        os.execve(command[0], [leftovers.mark(self._owner), *command[1:]], bubblewrap.environment())
+        os.execve(command[0], [leftovers.mark(self._owner), *command[1:]], bubblewrap.python_environment())
 
     def _reachable(self, bwrap: pathlib.Path) -> pathlib.Path:
         """Give bubblewrap where slot users can run it, copied with the library beside it if need be."""

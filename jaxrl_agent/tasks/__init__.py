@@ -4,13 +4,14 @@ A task that is played inside jit is built as `TASKS[name](task_config, tokenizer
 gives a static half (pure functions that `rollout.device_collect` calls), its device data, and the host's view of its
 instances. One that host code plays is built as `HOST_TASKS[name](task_config, tokenizer, split, vocab_size=...)` and
 gives a `base.HostTask` and that view. `PROBES[name](static half, host's view)` answers what the probes of `evaluation`
-ask of a task inside jit.
+ask of a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from jaxrl_agent.tasks.coding.probe import CodingProbe
 from jaxrl_agent.tasks.deepcoder import make_deepcoder
 from jaxrl_agent.tasks.deepcoder_demos import demonstrations
 from jaxrl_agent.tasks.frozenlake import make_frozenlake
@@ -19,5 +20,5 @@ from jaxrl_agent.tasks.frozenlake_probe import LakeProbe
 DEVICE_TASKS: dict[str, Callable] = {"frozenlake": make_frozenlake}
 HOST_TASKS: dict[str, Callable] = {"deepcoder": make_deepcoder}
 TASKS: dict[str, Callable] = {**DEVICE_TASKS, **HOST_TASKS}
-PROBES: dict[str, Callable] = {"frozenlake": LakeProbe}
+PROBES: dict[str, Callable] = {"frozenlake": LakeProbe, "deepcoder": CodingProbe}
 DEMONSTRATIONS: dict[str, Callable] = {"deepcoder": demonstrations}

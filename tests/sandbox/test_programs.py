@@ -82,7 +82,7 @@ def test_a_file_larger_than_the_disk_is_bound_instead_of_copied(tmp_path: pathli
         "from multiprocessing import Process\nif __name__ == '__main__':\n    s = int(input()) + int(input())\n"
         "    p = Process(target=print, args=(s,)); p.start(); p.join()",
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "print(sum(ThreadPoolExecutor(16).map(lambda _: int(input()), range(2))))",
+        "print(sum(ThreadPoolExecutor(16).map(int, [input(), input()])))",
         "import sys\nsys.setrecursionlimit(10**6)\nf = lambda n: n and 1 + f(n - 1)\nprint(f(20000) - 20000 + 5)",
     ],
 )
@@ -223,3 +223,11 @@ def test_limits_that_limit_nothing_are_refused(limits):
 def test_the_clock_gets_three_times_the_cpu_time_and_a_second_by_default():
     assert Limits(cpu_s=2.0).wall_limit_s == 7.0
     assert Limits(cpu_s=2.0, wall_s=3.0).wall_limit_s == 3.0
+
+
+def test_sets_and_hashes_come_out_alike_in_every_run():
+    program = "import sys\nprint({'red', 'green', 'blue', 'cyan', 'pink'}, hash('x'), '' in sys.path)"
+    first, second = (outcome(program) for _ in range(2))
+    assert first == second
+    assert first[0] is Status.OK
+    assert first[1].endswith("False\n")

@@ -20,6 +20,9 @@ COMMON = (
 
 def start():
     """Load, restrict, serve."""
+    for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH"):  # they have done their work
+        os.environ.pop(name, None)
+    sys.path[:] = [place for place in sys.path if place]  # Python 3.10 and older know no PYTHONSAFEPATH
     control, bundle, tier, base = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     files = json.loads(os.pread(bundle, os.fstat(bundle).st_size, 0))
     os.closerange(max(control, bundle) + 1, 1024)
