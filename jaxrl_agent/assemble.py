@@ -34,7 +34,7 @@ from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, N_LEVELS, BudgetSchedul
 from jaxrl_agent.rollout.collect import CollectSettings
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.rollout.stage import DeviceStage, HostStage, Stage
-from jaxrl_agent.tasks import DEMONSTRATIONS, HOST_TASKS, TASKS
+from jaxrl_agent.tasks import DEMONSTRATIONS, HOST_TASKS, TASKS, WORST_SECONDS
 from jaxrl_agent.tasks.frozenlake_demos import Demonstrator
 
 # Equal settings give the same object, so that the runs of one process share their compiled programs.
@@ -87,6 +87,7 @@ def check_names(config: Config) -> None:
         if name not in known:
             raise unknown_name(f"config.{key} must be a known name", name, known)
     check_think(config)
+    check_time(config)
     if config.init:
         split_policy_name(config.init)
     else:  # given weights bring a shape of their own
@@ -111,6 +112,24 @@ def check_think(config: Config) -> None:
             "config.task.think=strip_by_rows needs several rows a trajectory, which no task here trains on",
             value=config.task.name,
             remedy="Set config.task.think=keep: reasoning stays in the context, and a trajectory is one row.",
+        )
+
+
+def check_time(config: Config) -> None:
+    """Refuse a time limit of environments that a grading may reach whose programs are all slow.
+
+    Raises:
+        ConfigError: names the smallest limit.
+    """
+    if config.task.name not in WORST_SECONDS:
+        return
+    worst = WORST_SECONDS[config.task.name](config.task)
+    if config.rollout.environment_seconds <= worst:
+        raise ConfigError(
+            f"config.rollout.environment_seconds must exceed {worst:g}, the longest that a turn can take",
+            value=config.rollout.environment_seconds,
+            remedy="A policy could escape its grades by slow programs, since turns that outlast the limit are masked; "
+            "raise it, or lower config.task.coding.cpu_seconds.",
         )
 
 

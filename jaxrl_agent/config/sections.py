@@ -97,8 +97,8 @@ class RolloutConfig:
     shelf: int = setting(
         32, "trajectories whose cache waits while their environments run, beside the lanes", unit="rows", low=0
     )
-    environments: int = setting(0, "environments run at one time; 0 = four a core", unit="environments", low=0)
-    environment_seconds: float = setting(120.0, "longest turn of an environment", unit="seconds", above=0.0)
+    environments: int = setting(0, "environments run at one time; 0 = one less than cores", unit="environments", low=0)
+    environment_seconds: float = setting(300.0, "longest turn of an environment", unit="seconds", above=0.0)
     answer_steps: int = setting(
         32, "until an answer is taken up, so that runs repeat; 0 = when it comes", unit="decode steps", low=0
     )

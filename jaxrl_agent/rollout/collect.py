@@ -54,8 +54,8 @@ class CollectSettings:
 
     lanes: int = 32  # rows decoded at one time
     shelf: int = 32  # further rows whose cache waits while their environments run
-    environments: int = 0  # environments that run at one time; 0 = four a core
-    environment_seconds: float = 120.0  # longest turn of an environment
+    environments: int = 0  # environments that run at one time; 0 = one less than cores
+    environment_seconds: float = 300.0  # longest turn of an environment
     answer_steps: int = 32  # decode steps after which an answer is taken up; 0 = whenever it comes
     max_context: int = 0  # ids of one trajectory; 0 = all that the model has
 

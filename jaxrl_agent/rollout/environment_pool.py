@@ -41,7 +41,8 @@ class EnvironmentPool:
     """Run jobs in threads that die with the process.
 
     Args:
-        workers: jobs at one time; 0 for four a core.
+        workers: jobs at one time; 0 for one less than there are cores, as sandboxes run: more would wait for one
+            another, and their time would count.
         limit_s: longest time that a job may run, in seconds, from the moment that a thread takes it up.
     """
 
@@ -51,7 +52,7 @@ class EnvironmentPool:
         self._done: queue.SimpleQueue[tuple[int, Any, float]] = queue.SimpleQueue()
         self._open: dict[int, _Job] = {}
         self._lock = threading.Lock()
-        self._workers = workers or 4 * (os.cpu_count() or 1)
+        self._workers = workers or max(1, len(os.sched_getaffinity(0)) - 1)
         for _ in range(self._workers):
             self._start_thread()
 

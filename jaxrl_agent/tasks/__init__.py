@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxrl_agent.tasks.coding.probe import CodingProbe
-from jaxrl_agent.tasks.deepcoder import make_deepcoder
+from jaxrl_agent.tasks.deepcoder import make_deepcoder, worst_grading_seconds
 from jaxrl_agent.tasks.deepcoder_demos import demonstrations
 from jaxrl_agent.tasks.frozenlake import make_frozenlake
 from jaxrl_agent.tasks.frozenlake_probe import LakeProbe
@@ -22,3 +22,5 @@ HOST_TASKS: dict[str, Callable] = {"deepcoder": make_deepcoder}
 TASKS: dict[str, Callable] = {**DEVICE_TASKS, **HOST_TASKS}
 PROBES: dict[str, Callable] = {"frozenlake": LakeProbe, "deepcoder": CodingProbe}
 DEMONSTRATIONS: dict[str, Callable] = {"deepcoder": demonstrations}
+# Of one turn, from the task's settings: what the time limit of environments must exceed.
+WORST_SECONDS: dict[str, Callable] = {"deepcoder": worst_grading_seconds}

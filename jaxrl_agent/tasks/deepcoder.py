@@ -18,6 +18,7 @@ from jaxrl_agent.config import TaskConfig
 from jaxrl_agent.errors import ArgumentError, ConfigError
 from jaxrl_agent.models.chat_template import ChatIds, Dialogue
 from jaxrl_agent.sandbox import Limits, judge_program
+from jaxrl_agent.sandbox.judge import BUDGET_OF_LIMITS
 from jaxrl_agent.tasks import deepcoder_text
 from jaxrl_agent.tasks.base import Answer
 from jaxrl_agent.tasks.coding.grading import Grade, Grader, Judge
@@ -282,6 +283,12 @@ def make_deepcoder(
     limits = Limits(cpu_s=config.coding.cpu_seconds, memory_mb=config.coding.memory_mb)
     task = CodingTask(config, ChatIds.of(tokenizer), problems, Grader(limits, judge=judge))
     return task, CodingInstances(split, task.problems, _rules(config))
+
+
+def worst_grading_seconds(config: TaskConfig) -> float:
+    """Longest that the judge can take for one submission, in seconds: as many tests as its budget pays, all asleep."""
+    limits = Limits(cpu_s=config.coding.cpu_seconds, memory_mb=config.coding.memory_mb)
+    return min(BUDGET_OF_LIMITS, config.coding.max_tests) * limits.wall_limit_s
 
 
 def _check_problems(problems: Sequence[Problem]) -> None:

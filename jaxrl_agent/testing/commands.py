@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from absl import app, flags, logging
 
+from jaxrl_agent import command_line  # noqa: F401  its flags belong to every command, and are not forgotten with one
 from jaxrl_agent.testing.small import small_preset
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch"
