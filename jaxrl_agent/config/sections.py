@@ -250,7 +250,7 @@ class Config:
     """Everything an experiment depends on."""
 
     seed: int = setting(0, "root of all randomness but the map pool's", low=0)
-    init: str = setting("", "initial policy: hf:DIR, hf:FILE.gguf, run:DIR, or empty for random weights and a warm start")
+    init: str = setting("", "initial policy: hf:DIR, hf:FILE.gguf or run:DIR; empty for a warm start")
     mesh: str = setting("", "AXIS:SIZE list over data, fsdp, tensor; empty = all devices on data")
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
