@@ -60,6 +60,7 @@ class CodingConfig:
     shown_failures: int = setting(2, "failing public tests that the feedback shows", unit="tests", low=1)
     shown_characters: int = setting(300, "characters of each of their fields", unit="characters", low=10)
     pool_seed: int = setting(0, "seed of the problems drawn from templates", low=0)
+    trusted: bool = setting(False, "unpickle LiveCodeBench's packed tests (source deepcoder): only from a trusted file")
 
 
 @dataclasses.dataclass(frozen=True)

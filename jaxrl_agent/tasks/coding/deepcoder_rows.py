@@ -45,14 +45,13 @@ class RefusedRow(Exception):
     """A row that no problem can be made of; its text says why."""
 
 
-def load_deepcoder(config: CodingConfig, split: str, count: int, *, trusted: bool = False) -> list[Problem]:
+def load_deepcoder(config: CodingConfig, split: str, count: int) -> list[Problem]:
     """Read problems of one split; duplicates count once, and what is in a later split is in no earlier one.
 
     Args:
         config: its path names a file or folder; "" for the usual places.
         split: "train", "validation" or "test".
         count: most problems.
-        trusted: whether private tests that are pickled may be read.
     """
     found = find_data("deepcoder", path=config.path)
     ordered = sorted(_rows_of(found, split).items(), key=lambda item: (stable_fraction(item[0]), item[0]))
@@ -61,7 +60,7 @@ def load_deepcoder(config: CodingConfig, split: str, count: int, *, trusted: boo
         if len(problems) == count:
             break
         try:
-            problems.append(read_row(name, row, most=config.max_tests, trusted=trusted))
+            problems.append(read_row(name, row, most=config.max_tests, trusted=config.trusted))
         except RefusedRow as error:
             refused[str(error)] += 1
     if refused:
@@ -259,7 +258,7 @@ def unpack_private(text: str, *, trusted: bool) -> Any:
         RefusedRow: it is not trusted, or is something else.
     """
     if not trusted:
-        raise RefusedRow("packed private tests, which are only read from files declared as trusted")
+        raise RefusedRow("packed private tests, which are only read from trusted files (config.task.coding.trusted)")
     try:
         packed = base64.b64decode(text, validate=True)
         reader = zlib.decompressobj()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import pickle
 import random
@@ -177,7 +178,7 @@ def test_rows_that_are_left_out_are_counted_in_the_log(tmp_path, caplog):
 def test_trusted_files_give_their_packed_tests(tmp_path):
     write(tmp_path / "test.json", [row("Packed.", packed(json.dumps(stdin_tests(51, 52, 53))))])
     config = CodingConfig(source="deepcoder", path=str(tmp_path / "test.json"))
-    assert len(load_deepcoder(config, "test", 10, trusted=True)[0].hidden) == 1
+    assert len(load_deepcoder(dataclasses.replace(config, trusted=True), "test", 10)[0].hidden) == 1
 
 
 def test_a_row_without_problem_or_tests_is_an_error(tmp_path):
