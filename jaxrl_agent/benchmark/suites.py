@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from jaxrl_agent.benchmark import envs, sampler, sandbox, update
+from jaxrl_agent.benchmark import envs, rollout, sampler, sandbox, update
 from jaxrl_agent.benchmark.timing import Contestant, Timed, ratio, spread, take_turns
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.run_dir import Json, collect_versions, to_jsonable
@@ -29,7 +29,7 @@ class Suite:
     yardsticks: tuple[str, ...]
     peers: tuple[str, ...] = ()  # packages that `peers` needs
     same_size: bool = False  # hold against a yardstick of the same size, not the best one
-    elsewhere: bool = False  # other processes do the work, so rates are by the clock
+    elsewhere: bool = False  # other processes work, or environments sleep, so rates are by the clock
 
 
 SUITES: dict[str, Suite] = {
@@ -40,6 +40,7 @@ SUITES: dict[str, Suite] = {
     "update": Suite(
         update.contestants, update.UNIT, yardsticks=("torch",), peers=("torch", "transformers"), same_size=True
     ),
+    "rollout": Suite(rollout.contestants, rollout.UNIT, yardsticks=("lockstep",), same_size=True, elsewhere=True),
     "sandbox": Suite(sandbox.contestants, sandbox.UNIT, yardsticks=("fresh",), same_size=True, elsewhere=True),
 }
 
@@ -67,14 +68,15 @@ def run_suites(names: Sequence[str], *, peers: bool, rounds: int) -> Iterator[Js
         suite = SUITES[name]
         missing = [package for package in suite.peers if importlib.util.find_spec(package) is None]
         load_before = os.getloadavg()[0]
-        timed = take_turns(suite.build(peers=peers and not missing), rounds=rounds)
+        built = suite.build(peers=peers and not missing)
+        timed = take_turns(built, rounds=rounds)
         facts = {
             **_facts(suite.peers),
             "rounds": rounds,
             "load_before": load_before,
             "peers_missing": missing if peers else [],
         }
-        yield from (to_jsonable(line | facts) for line in _lines(name, suite, timed))
+        yield from (to_jsonable(line | facts) for line in _lines(name, suite, built, timed))
 
 
 def append(path: Path, line: Json) -> None:
@@ -92,10 +94,11 @@ def to_text(line: Json) -> str:
     said = f"{line['name']:<22}{line['size']:>9,}  {rate['median']:>14,.{digits}f} {line['unit']} a "
     said += f"{'CPU ' * by_cpu}second"
     held = (f"{r['median']:,.4g} x {name} [{r['low']:,.4g}, {r['high']:,.4g}]" for name, r in line["ratio_to"].items())
-    return "  ".join([said, *held])
+    facts = (f"{name} {value:.4g}" for name, value in line["facts"].items())
+    return "  ".join([said, *held, *facts])
 
 
-def _lines(name: str, suite: Suite, timed: dict[str, Timed]) -> Iterator[Json]:
+def _lines(name: str, suite: Suite, built: dict[str, Contestant], timed: dict[str, Timed]) -> Iterator[Json]:
     by_cpu = jax.default_backend() == "cpu" and not suite.elsewhere
     rates = {key: t.per_cpu_s if by_cpu else t.per_s for key, t in timed.items()}
     for key, t in timed.items():
@@ -109,6 +112,7 @@ def _lines(name: str, suite: Suite, timed: dict[str, Timed]) -> Iterator[Json]:
             "per_cpu_s": spread(t.per_cpu_s),
             "by_cpu_seconds": by_cpu,
             "ratio_to": {other: ratio(rates[key], rates[held]) for other, held in _held_against(suite, key, rates)},
+            "facts": dict(built[key].facts()),
         }
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxrl_agent.errors import ArgumentError
 
@@ -15,7 +16,8 @@ class Contestant:
     """A piece of work that can be repeated; it must have ended when `run` returns."""
 
     run: Callable[[], object]
-    units: int  # of work in one run, the same kind for all contestants
+    units: int | None = None  # of work in one run, the same kind for all contestants; None where `run` returns them
+    facts: Callable[[], Mapping[str, Any]] = dict  # what else there is to write down, once all rounds are over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +55,11 @@ def take_turns(contestants: Mapping[str, Contestant], *, rounds: int) -> dict[st
     for _ in range(rounds):
         for name, contestant in contestants.items():
             cpu, wall = time.process_time(), time.perf_counter()
-            contestant.run()
-            timed[name].per_s.append(contestant.units / (time.perf_counter() - wall))
-            timed[name].per_cpu_s.append(contestant.units / max(time.process_time() - cpu, 1e-9))
+            returned = contestant.run()
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            units = returned if contestant.units is None else contestant.units
+            timed[name].per_s.append(units / wall)
+            timed[name].per_cpu_s.append(units / max(cpu, 1e-9))
     return timed
 
 

@@ -258,25 +258,30 @@ class _Rollout:
         return [seat for seat in self._lanes if seat is not None and seat.state is State.LIVE]
 
     def _plan_moves(self) -> list[Move]:
-        """Give lanes to rows that can go on: first to those that are there, then from the shelf, then fresh ones."""
-        seats = list(self._seats.values())
-        ready = [seat for seat in seats if seat.state is State.READY]
+        """Give lanes to rows that can go on: first to those that are there, then to those with the most turns left.
+
+        So trajectories grow side by side, and few rows are left to themselves at the end.
+        """
+        width, lanes = self._device.move_width, self._free_lanes()
+        ready = [seat for seat in self._seats.values() if seat.state is State.READY]
         seated = [seat for seat in ready if seat.lane is not None]
-        moves = [self._move(seat, LANE, seat.lane, seat.lane) for seat in seated[: self._device.move_width]]
-        lanes = self._free_lanes()
-        for seat in (seat for seat in ready if seat.lane is None):
-            if lanes and len(moves) < self._device.move_width:
-                moves.append(self._move(seat, SHELF, seat.shelf, lanes.pop(0)))
-        fresh = [seat for seat in seats if seat.state is State.NEW]
+        moves = [self._move(seat, LANE, seat.lane, seat.lane) for seat in seated[:width]]
+        fresh = [seat for seat in self._seats.values() if seat.state is State.NEW]
         if fresh and lanes and not moves:
             self._read_prompts(fresh)
-        for seat in fresh:
-            place = self._stock.get(tuple(seat.row.ids))
-            if place is None or not lanes or len(moves) == self._device.move_width:
-                continue
-            if self._lanes[lanes[0]] is None or self._free_shelf:
+        others = [seat for seat in ready if seat.lane is None] + fresh
+        for seat in sorted(others, key=lambda seat: (-seat.turns_left, seat.number)):
+            if not lanes or len(moves) == width:
+                break
+            if seat.state is State.READY:
+                moves.append(self._move(seat, SHELF, seat.shelf, lanes.pop(0)))
+            elif (place := self._stock.get(tuple(seat.row.ids))) is not None and self._has_place(lanes[0]):
                 moves.append(self._move(seat, STOCK, place, lanes.pop(0)))
         return moves
+
+    def _has_place(self, lane: int) -> bool:
+        """Whether a fresh row can have the lane: it is empty, or the shelf has room for the row in it."""
+        return self._lanes[lane] is None or bool(self._free_shelf)
 
     def _free_lanes(self) -> list[int]:
         """Lanes without a row, then those whose row waits for its environment."""

@@ -182,7 +182,6 @@ def take_rows(caches: tuple[KVCache, ...], source_R: jax.Array, rows_R: jax.Arra
     return jax.tree.map(choose, *parts)
 
 
-@functools.partial(jax.jit, donate_argnums=(0, 1))
 def place_rows(
     lanes: KVCache, shelf: KVCache, entering: KVCache, lanes_R: jax.Array, shelf_R: jax.Array
 ) -> tuple[KVCache, KVCache]:
@@ -195,8 +194,17 @@ def place_rows(
         lanes_R: int32, lane of each entering row; one past the end puts it nowhere.
         shelf_R: int32, place on the shelf for what was in that lane; one past the end throws it away.
     """
-    leaving = gather_rows(lanes, lanes_R)
-    return put_rows(lanes, lanes_R, entering), put_rows(shelf, shelf_R, leaving)
+    # Two programs: in one, the lanes would be read and overwritten, for which XLA copies them whole.
+    shelf = _leave(lanes, shelf, lanes_R, shelf_R)
+    return _put(lanes, lanes_R, entering), shelf
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _leave(lanes: KVCache, shelf: KVCache, lanes_R: jax.Array, shelf_R: jax.Array) -> KVCache:
+    return put_rows(shelf, shelf_R, gather_rows(lanes, lanes_R))
+
+
+_put = jax.jit(put_rows, donate_argnums=0)
 
 
 def _with_slots(cache: KVCache, slots: int) -> KVCache:

@@ -34,7 +34,7 @@ class _Job:
     number: int
     call: Callable[[], Any]
     began: float | None = None
-    settled: bool = False  # answered, given up, or one whose answer nobody asks for
+    settled: bool = False  # answered, or given up
 
 
 class EnvironmentPool:
@@ -51,6 +51,7 @@ class EnvironmentPool:
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, Any, float]] = queue.SimpleQueue()
         self._open: dict[int, _Job] = {}
+        self._forgotten: list[_Job] = []  # jobs whose answers nobody asks for
         self._lock = threading.Lock()
         self._workers = workers or max(1, len(os.sched_getaffinity(0)) - 1)
         for _ in range(self._workers):
@@ -80,7 +81,9 @@ class EnvironmentPool:
 
     def forget(self, call: Callable[[], Any]) -> None:
         """Have something run whose result and failure nobody asks for."""
-        self._waiting.put(_Job(-1, call, settled=True))
+        job = _Job(-1, call)
+        self._forgotten.append(job)
+        self._waiting.put(job)
 
     def results(self, *, wait_s: float = 0.0) -> list[tuple[int, Any, float]]:
         """Answers since the last call, in order of their numbers: (number, value or `Failure`, seconds).
@@ -108,12 +111,15 @@ class EnvironmentPool:
     def _overdue(self) -> list[tuple[int, Any, float]]:
         """Give up the jobs that ran for too long, and put fresh threads in place of theirs."""
         now, late = time.monotonic(), []
-        for job in list(self._open.values()):
+        self._forgotten = [job for job in self._forgotten if not job.settled]
+        for job in [*self._open.values(), *self._forgotten]:
             with self._lock:
                 if job.began is None or job.settled or now - job.began < self._limit_s:
                     continue
                 job.settled = True
             self._start_thread()
+            if job.number < 0:
+                continue
             message = f"the environment took longer than {self._limit_s:g} s (config.rollout.environment_seconds)"
             late.append((job.number, Failure(StopReason.TIME_LIMIT, message), now - job.began))
         return late
@@ -131,11 +137,10 @@ class EnvironmentPool:
             value = _outcome(job.call)
             with self._lock:
                 if job.settled:
-                    if job.number >= 0:
-                        return  # another thread has taken this one's place
-                    continue
+                    return  # another thread has taken this one's place
                 job.settled = True  # from here on it is too late to be late
-            self._done.put((job.number, value, time.monotonic() - job.began))
+            if job.number >= 0:
+                self._done.put((job.number, value, time.monotonic() - job.began))
 
 
 def _outcome(call: Callable[[], Any]) -> Any:

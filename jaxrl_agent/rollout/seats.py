@@ -114,6 +114,13 @@ class Seat:
         """Ids in the row."""
         return len(self.row.ids)
 
+    @property
+    def turns_left(self) -> int:
+        """Replies that it may still give."""
+        request = self.request
+        last = request.budget if request.turns is None else min(request.budget, len(request.said) + request.turns)
+        return last - len(self.answers)
+
     def open(self, opening: Opening) -> None:
         """Take up an episode that has been made."""
         self.row = TokenRow(list(opening.ids), list(opening.turns))
