@@ -267,10 +267,10 @@ class _Rollout:
         seated = [seat for seat in ready if seat.lane is not None]
         moves = [self._move(seat, LANE, seat.lane, seat.lane) for seat in seated[:width]]
         fresh = [seat for seat in self._seats.values() if seat.state is State.NEW]
+        others = sorted([seat for seat in ready if seat.lane is None] + fresh, key=_most_turns_left)
         if fresh and lanes and not moves:
-            self._read_prompts(fresh)
-        others = [seat for seat in ready if seat.lane is None] + fresh
-        for seat in sorted(others, key=lambda seat: (-seat.turns_left, seat.number)):
+            self._read_prompts([seat for seat in others if seat.state is State.NEW])
+        for seat in others:
             if not lanes or len(moves) == width:
                 break
             if seat.state is State.READY:
@@ -361,6 +361,10 @@ class _Rollout:
         stats.sampled_tokens += tokens
         stats.lane_steps += gained.steps * self._device.count
         stats.decode_seconds += seconds
+
+
+def _most_turns_left(seat: Seat) -> tuple[int, int]:
+    return -seat.turns_left, seat.number
 
 
 @jax.jit
