@@ -23,8 +23,9 @@ from jaxrl_agent.tasks import deepcoder_text
 from jaxrl_agent.tasks.base import Answer
 from jaxrl_agent.tasks.coding.grading import Grade, Grader, Judge
 from jaxrl_agent.tasks.coding.problem import Problem
-from jaxrl_agent.tasks.coding.reading import last_block, short_name, spoken_ids
+from jaxrl_agent.tasks.coding.reading import last_block, short_name
 from jaxrl_agent.tasks.coding.sources import load_problems
+from jaxrl_agent.tasks.spoken import spoken_ids
 from jaxrl_agent.types import StopReason, TokenRow
 
 _START, _UNUSABLE = "start", "unusable"

@@ -6,26 +6,11 @@ import hashlib
 import io
 import re
 import tokenize
-from collections.abc import Sequence
 
 _OPENING = re.compile(r"( {0,3})(`{3,})[^`]*")
 _CLOSING = re.compile(r" {0,3}(`{3,})[ \t]*")
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 _NAMED = {tokenize.INDENT: ">", tokenize.DEDENT: "<", tokenize.NEWLINE: ";"}  # whatever blanks they are made of
-
-
-def spoken_ids(ids: Sequence[int], think_ids: tuple[int, int] | None, stop_ids: Sequence[int]) -> list[int]:
-    """Leave out reasoning and the end of a reply; reasoning that was not closed hides all that follows it."""
-    opening, closing = think_ids or (None, None)
-    spoken, thinking = [], False
-    for token in ids:
-        if token == opening:
-            thinking = True
-        elif token == closing:
-            thinking = False
-        elif not thinking and token not in stop_ids:
-            spoken.append(token)
-    return spoken
 
 
 def last_block(text: str) -> str | None:

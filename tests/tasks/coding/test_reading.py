@@ -4,29 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxrl_agent.tasks.coding.reading import last_block, short_name, spoken_ids
-
-THINK, THOUGHT, END, STOP = 100, 101, 102, 103
-
-
-@pytest.mark.parametrize(
-    ("ids", "spoken"),
-    [
-        ([1, 2, END], [1, 2]),
-        ([THINK, 1, THOUGHT, 2, STOP], [2]),
-        ([1, THINK, 2, END], [1]),
-        ([THINK, 1, THOUGHT, 2, THINK, 3, THOUGHT, 4], [2, 4]),
-        ([THINK, 1, THINK, 2, THOUGHT, 3], [3]),
-        ([1, THOUGHT, 2], [1, 2]),
-        ([END], []),
-    ],
-)
-def test_reasoning_and_the_end_are_left_out(ids, spoken):
-    assert spoken_ids(ids, (THINK, THOUGHT), (END, STOP)) == spoken
-
-
-def test_without_reasoning_tokens_nothing_is_reasoning():
-    assert spoken_ids([1, THINK, 2, END], None, (END,)) == [1, THINK, 2]
+from jaxrl_agent.tasks.coding.reading import last_block, short_name
 
 
 @pytest.mark.parametrize(
