@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxrl_agent.errors import ConfigError
 
 _PLACE = ("num_processes", "process_id")
+_SMALLEST_PARCEL = 4096  # bytes that processes exchange at one time
 
 
 def join_processes() -> None:
@@ -74,7 +75,8 @@ def exchange(items: list[Any]) -> list[Any]:
         return items
     mine = np.frombuffer(pickle.dumps(items), np.uint8)
     lengths = multihost_utils.process_allgather(np.int32(len(mine))).tolist()
-    padded = np.zeros(max(lengths), np.uint8)
+    size = max(_SMALLEST_PARCEL, 1 << (max(lengths) - 1).bit_length())  # few sizes: each one is compiled
+    padded = np.zeros(size, np.uint8)
     padded[: len(mine)] = mine
     everyone = multihost_utils.process_allgather(padded)
     parts = [pickle.loads(row[:length].tobytes()) for row, length in zip(everyone, lengths, strict=True)]

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +14,7 @@ from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.parallel import distributed
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.run_dir import RunDir
-
-PROJECT = Path(__file__).resolve().parents[2]
+from jaxrl_agent.testing.pods import run_together, start
 
 AGREE = """
 import json, jax, numpy as np
@@ -54,32 +48,6 @@ from jaxrl_agent.testing.small import small_values
 def get_config():
     return small_values(model__preset="lake-tiny", train__updates=2, mesh="data:2")
 """
-
-
-def start(code: str, *arguments: object, devices: int, **variables: object) -> subprocess.Popen:
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, **{name: str(value) for name, value in variables.items()}}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def run_together(code: str, *arguments: object, devices: int) -> list[str]:
-    """Run the same code in two processes that find each other; what each printed."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    place = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": 2}
-    processes = [start(code, *arguments, devices=devices, JAX_PROCESS_ID=number, **place) for number in range(2)]
-    try:
-        results = [process.communicate(timeout=300) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (_, errors) in zip(processes, results, strict=True):
-        assert process.returncode == 0, errors[-3000:]
-    return [out for out, _ in results]
 
 
 # ---- one process
