@@ -55,7 +55,7 @@ def run_suites(names: Sequence[str], *, peers: bool, rounds: int) -> Iterator[Js
 
     Yields:
         A line for each contestant. Its `ratio_to` has, for each yardstick, how many times the units a CPU second (a
-        second, off the CPU) the contestant did, as median, lowest and highest of the rounds.
+        second, off the CPU) the contestant did, as median, lowest and highest of the rounds, and a bootstrap interval.
 
     Raises:
         ConfigError: an unknown suite.

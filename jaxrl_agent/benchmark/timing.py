@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from jaxrl_agent.errors import ArgumentError
+from jaxrl_agent.statistics import bootstrap_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +31,14 @@ class Spread:
     median: float
     low: float
     high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio(Spread):
+    """How many times faster, and how sure that is."""
+
+    ci_low: float  # 95% bootstrap interval of the geometric mean over rounds
+    ci_high: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +80,8 @@ def spread(values: list[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values))
 
 
-def ratio(ours: list[float], theirs: list[float]) -> Spread:
+def ratio(ours: list[float], theirs: list[float]) -> Ratio:
     """Summarise how many times faster `ours` was, round against the same round."""
-    return spread([a / b for a, b in zip(ours, theirs, strict=True)])
+    rounds = [a / b for a, b in zip(ours, theirs, strict=True)]
+    mean_log = bootstrap_mean(np.log(rounds))
+    return Ratio(**dataclasses.asdict(spread(rounds)), ci_low=math.exp(mean_log.low), ci_high=math.exp(mean_log.high))
