@@ -8,12 +8,12 @@ from configs.deepcoder_tiny_base import get_config as base_config
 
 
 def get_config():
-    """Every trajectory may use all 10 turns."""
+    """Every trajectory may use all 5 turns."""
     config = base_config()
     config.algorithm.entropy_coefficient = 0.002
     # A third of the base's replies ramble to the limit: left out of the loss, nothing would tell it to stop.
     config.algorithm.train_on_cut_replies = True
     config.optimizer.learning_rate = 7e-4
     config.optimizer.schedule = "linear"
-    config.train.updates = 40
+    config.train.updates = 30
     return config

@@ -20,6 +20,8 @@ from jaxrl_agent.learner.train_state import TrainState
 from jaxrl_agent.models.qwen3 import Qwen3Config, hidden_states
 from jaxrl_agent.parallel.rules import constrain
 
+_WORTH_CUTTING = 256  # tokens of a row; shorter ones are padded by little
+
 
 @dataclasses.dataclass(frozen=True)
 class UpdateSettings:
@@ -163,25 +165,48 @@ def split_rows(tree: Any, width: int, settings: UpdateSettings) -> Any:
     return jax.tree.map(split, tree)
 
 
+def row_widths(width: int) -> tuple[int, ...]:
+    """Widths that a micro-batch may be cut to: a quarter, a half, and all of it, for rows of 256 tokens and more."""
+    return (width // 4, width // 2, width) if width >= _WORTH_CUTTING else (width,)
+
+
 def _gradients(settings: UpdateSettings, trained: Any, mini: TrainingRows) -> tuple[Any, _Sums]:
-    """Sum gradients over micro-batches, so that activations of one of them live at a time."""
+    """Sum gradients over micro-batches, so that activations of one of them live at a time.
+
+    Long rows are put together, and each micro-batch is cut to the smallest of a few widths that holds its rows: where
+    trajectories differ in length, most of a batch is padding.
+    """
     algorithm = settings.algorithm
     weights_BW = common.aggregation_weights(
         mini.mask_BW, aggregation=algorithm.aggregation, max_length=mini.mask_BW.shape[1]
     )
-
+    rows = (mini, weights_BW, value_weights(mini))
+    widths = jnp.asarray(row_widths(mini.tokens_BL.shape[1]))
+    if len(widths) > 1:
+        order_B = jnp.argsort(mini.lengths_B)
+        rows = jax.tree.map(lambda leaf: leaf[order_B], rows)
     gradient = jax.value_and_grad(functools.partial(_micro_loss, settings), has_aux=True)
+
+    def at_width(width: int):
+        return lambda rows, *weights: gradient(trained, _cut(rows, width), *(leaf[:, :width] for leaf in weights))
+
+    branches = [at_width(width) for width in row_widths(mini.tokens_BL.shape[1])]
 
     def add(carry, piece):
         grads, sums = carry
-        (_, new_sums), new_grads = gradient(trained, *piece)
+        (_, new_sums), new_grads = jax.lax.switch(jnp.searchsorted(widths, piece[0].lengths_B.max()), branches, *piece)
         return (jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)), None
 
     zero = jnp.float32(0)
     start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), trained), _Sums(*[zero] * 10))
-    pieces = split_rows((mini, weights_BW, value_weights(mini)), mini.tokens_BL.shape[1], settings)
-    (grads, sums), _ = jax.lax.scan(add, start, pieces)
+    (grads, sums), _ = jax.lax.scan(add, start, split_rows(rows, mini.tokens_BL.shape[1], settings))
     return grads, sums
+
+
+def _cut(rows: TrainingRows, width: int) -> TrainingRows:
+    """The first `width` columns; sampled tokens stand at the front, and a row has no more of them than tokens."""
+    cut = jax.tree.map(lambda leaf: leaf[:, :width] if leaf.ndim > 1 else leaf, rows)
+    return cut.replace(positions_BW=jnp.minimum(cut.positions_BW, width - 1))
 
 
 def _micro_loss(settings: UpdateSettings, trained: Any, rows: TrainingRows, weights_BW, value_weights_BW):
