@@ -37,7 +37,7 @@ from jaxrl_agent.rollout.decoding import WINDOW
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.rollout.environment_pool import EnvironmentPool, Failure
 from jaxrl_agent.rollout.lanes import LANE, SHELF, STOCK, LaneInput, Lanes, Move
-from jaxrl_agent.rollout.seats import Opening, Played, Request, Seat, State, open_episode, unanswered
+from jaxrl_agent.rollout.seats import Opening, Played, Request, Seat, State, checked, open_episode, unanswered
 from jaxrl_agent.rollout.starts import row_streams
 from jaxrl_agent.tasks.base import Answer, Episode, HostTask
 from jaxrl_agent.types import StopReason
@@ -163,14 +163,18 @@ class _Rollout:
         self._stats = CollectStats()
 
     def run(self) -> tuple[list[Played], CollectStats]:
-        while self._waiting or self._seats:
-            self._open_more()
-            self._hear()
-            while moves := self._plan_moves():
-                self._enter(moves)
-            self._shrink()
-            if any(self._live()):
-                self._decode()
+        try:
+            while self._waiting or self._seats:
+                self._open_more()
+                self._hear()
+                while moves := self._plan_moves():
+                    self._enter(moves)
+                self._shrink()
+                if any(self._live()):
+                    self._decode()
+        finally:  # an error ends the rollout amid its episodes
+            for seat in self._seats.values():
+                self._close(seat)
         return [played for played in self._played if played is not None], self._stats
 
     # ---- environments
@@ -190,6 +194,8 @@ class _Rollout:
         key = jax.random.wrap_key_data(self._world_keys_N2[seat.number])
         episode, opening = open_episode(self._task, seat.request, key=key, context=self._context)
         self._episodes[seat.number] = episode
+        if seat.state is State.DONE and self._episodes.pop(seat.number, None):  # given up before it opened
+            episode.close()
         return opening
 
     def _hear(self) -> None:
@@ -229,8 +235,7 @@ class _Rollout:
             self._stats.environment_turns += 1
             self._stats.environment_seconds += seconds
             seat.answers.append(outcome)
-            played = len(seat.answers) - len(seat.request.said)
-            if outcome.stop is not None or played == seat.request.turns:
+            if outcome.stop is not None or seat.turns_left <= 0:  # an episode may ignore its budget
                 self._finish(seat, outcome.stop or StopReason.BUDGET)
             elif seat.length + len(outcome.observation) >= self._context:  # an episode that ignores its limit
                 self._finish(seat, StopReason.CONTEXT_LIMIT)
@@ -241,6 +246,11 @@ class _Rollout:
         self._played[seat.number] = seat.finish(stop, failure)
         self._leave(seat)
         del self._seats[seat.number]
+        self._close(seat)
+
+    def _close(self, seat: Seat) -> None:
+        """Close its episode if there is one; one that opens later closes itself."""
+        seat.state = State.DONE
         if (episode := self._episodes.pop(seat.number, None)) is not None:
             self._pool.forget(episode.close)
 
@@ -352,7 +362,7 @@ class _Rollout:
         return max(1, min(coming) - self._step) if self._delay else _SHORT_WINDOW
 
     def _episodes_step(self, number: int, reply: list[int]) -> Answer:
-        return self._episodes[number].step(reply)
+        return checked(self._episodes[number].step(reply))
 
     def _note(self, gained: Any, seconds: float) -> None:
         tokens, stats = sum(map(len, gained.tokens)), self._stats

@@ -24,19 +24,21 @@ def to_rollout(played: Sequence[Played], *, t_max: int, groups_B: np.ndarray, wi
         played: finished trajectories.
         t_max: turns of the longest budget.
         groups_B: int, group of each.
-        width: tokens of a row; 0 for the smallest of a few sizes that holds the longest.
+        width: tokens of a row; 0 for the smallest of a few sizes that holds the longest with a reply. Prompts that
+            had no room for one teach nothing and may be of any length: they are cut.
     """
     rows = len(played)
-    width = width or bucket(max(len(one.row.ids) for one in played), _SMALLEST_ROW)
+    width = width or bucket(max((len(one.row.ids) for one in played if one.answers), default=1), _SMALLEST_ROW)
     tokens_BL, turn_BL = np.zeros((rows, width), np.int32), np.full((rows, width), -1, np.int32)
     mask_BL, logprobs_BL = np.zeros((rows, width), bool), np.zeros((rows, width), np.float32)
+    lengths = [len(one.row.ids) if one.answers else min(len(one.row.ids), width) for one in played]
     for index, one in enumerate(played):
-        length = len(one.row.ids)
-        tokens_BL[index, :length], turn_BL[index, :length] = one.row.ids, one.row.turns
-        logprobs_BL[index, :length] = one.logprobs
+        length = lengths[index]
+        tokens_BL[index, :length], turn_BL[index, :length] = one.row.ids[:length], one.row.turns[:length]
+        logprobs_BL[index, :length] = one.logprobs[:length]
         mask_BL[index] = (turn_BL[index] >= 0) & ~np.isin(turn_BL[index], _given(one))
     # A trajectory whose episode could not even be made has no token; one of filler keeps its row well-formed.
-    lengths_B = np.array([max(len(one.row.ids), 1) for one in played], np.int32)
+    lengths_B = np.maximum(np.array(lengths, np.int32), 1)
     batch = TokenBatch(tokens_BL, lengths_B, mask_BL, logprobs_BL, turn_BL)
     return Rollout(
         batch=batch,
@@ -45,7 +47,7 @@ def to_rollout(played: Sequence[Played], *, t_max: int, groups_B: np.ndarray, wi
         group_B=np.asarray(groups_B, np.int32),
         budget_B=np.array([one.request.budget for one in played], np.int32),
         n_turns_B=np.array([len(one.answers) for one in played], np.int32),
-        prompt_lengths_B=np.array([max(one.prompt_length, 1) for one in played], np.int32),
+        prompt_lengths_B=np.clip([one.prompt_length for one in played], 1, lengths_B).astype(np.int32),
         stop_B=np.array([one.stop.code for one in played], np.int32),
         return_B=np.array([one.return_ for one in played], np.float32),
         success_B=np.array([one.success for one in played]),

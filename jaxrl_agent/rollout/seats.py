@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from jaxrl_agent.errors import ArgumentError
 from jaxrl_agent.tasks.base import Answer, Episode, HostTask
 from jaxrl_agent.types import StopReason, TokenRow
 
@@ -66,17 +68,39 @@ class Opening:
 
 
 def open_episode(task: HostTask, request: Request, *, key, context: int | None) -> tuple[Episode, Opening]:
-    """Begin an episode and play what was said before."""
+    """Begin an episode and play what was said before; one in which that fails is closed."""
     episode = task.reset(request.instance, budget=request.budget, key=key, context=context)
+    try:
+        return episode, _said_again(episode, request.said)
+    except BaseException:
+        episode.close()
+        raise
+
+
+def _said_again(episode: Episode, past: Sequence[Said]) -> Opening:
     prompt_length, answers = len(episode.row.ids), []
     turns = [-1] * prompt_length
-    for number, said in enumerate(request.said):
-        answers.append(episode.step(said.ids, sampled=said.sampled))
+    for number, said in enumerate(past):
+        answers.append(checked(episode.step(said.ids, sampled=said.sampled)))
         turns += [number] * len(said.ids)
         turns += [-1] * (len(episode.row.ids) - len(turns))
         if episode.stop is not None:
             break
-    return episode, Opening(list(episode.row.ids), turns, prompt_length, answers, episode.stop)
+    return Opening(list(episode.row.ids), turns, prompt_length, answers, episode.stop)
+
+
+def checked(answer: Answer) -> Answer:
+    """Refuse what is no answer, or pays what is no number: it would reach every trajectory of the update.
+
+    Raises:
+        ArgumentError: it is something else, or a reward or quality is not finite.
+    """
+    if not isinstance(answer, Answer):
+        raise ArgumentError("an environment must give an Answer", value=type(answer).__name__)
+    paid = answer.reward, answer.process, answer.quality, answer.best_quality
+    if not all(map(math.isfinite, paid)):
+        raise ArgumentError("reward, process, quality and best_quality must be finite", value=paid)
+    return answer
 
 
 class State(enum.Enum):

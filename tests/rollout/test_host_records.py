@@ -85,6 +85,16 @@ def test_a_row_is_as_wide_as_the_smallest_size_that_holds_the_longest():
         assert to_rollout(played, t_max=3, groups_B=np.zeros(len(played))).batch.tokens_BL.shape[1] == width
 
 
+def test_a_prompt_without_room_for_a_reply_makes_no_row_wide():
+    row = TokenRow([3] * 5000, [-1] * 5000)
+    full = Played(Request(1, 6, 2), row, [0.0] * 5000, 5000, [], StopReason.CONTEXT_LIMIT)
+    rollout = to_rollout([two_turns(), full], t_max=3, groups_B=np.array([0, 1]))
+    assert rollout.batch.tokens_BL.shape == (2, 64)
+    assert rollout.batch.lengths_B[1] == rollout.prompt_lengths_B[1] == 64
+    assert not rollout.batch.loss_mask_BL[1].any()
+    assert rollout.stop_B[1] == StopReason.CONTEXT_LIMIT.code
+
+
 def test_a_reply_that_was_put_in_keeps_its_turn_but_is_nobodys_to_train_on():
     rollout = to_rollout([two_turns(said=(Said(tuple(FIRST), sampled=False),))], t_max=3, groups_B=np.array([0]))
     turn_L, mask_L = rollout.batch.turn_BL[0], rollout.batch.loss_mask_BL[0]
