@@ -126,17 +126,26 @@ def collect(
     if not requests:
         raise ArgumentError("a rollout needs at least one request", value=len(requests))
     context = min(settings.max_context or config.max_position_embeddings, config.max_position_embeddings)
-    if context <= task.max_tokens:
-        raise ConfigError(
-            f"a trajectory must have room for a reply of config.task.max_tokens ({task.max_tokens}) tokens",
-            value=context,
-            remedy="Lower it, raise config.task.max_context, or take a model with a longer context.",
-        )
+    check_reply_fits(task.max_tokens, context)
     lanes = min(settings.lanes, len(requests))
     shelf = min(settings.shelf, len(requests) - lanes)
     device = Lanes(config, params, sampling, task.stop_ids, lanes=lanes, shelf=shelf)
     with EnvironmentPool(settings.environments, settings.environment_seconds) as pool:
         return _Rollout(task, device, pool, requests, key, context, settings.answer_steps).run()
+
+
+def check_reply_fits(max_tokens: int, context: float) -> None:
+    """Refuse trajectories of `context` tokens in which no reply of `max_tokens` has room behind a prompt.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if context <= max_tokens:
+        raise ConfigError(
+            f"a trajectory must have room for a reply of config.task.max_tokens ({max_tokens}) tokens",
+            value=context,
+            remedy="Lower it, raise config.task.max_context, or take a model with a longer context.",
+        )
 
 
 class _Rollout:
@@ -285,13 +294,9 @@ class _Rollout:
                 break
             if seat.state is State.READY:
                 moves.append(self._move(seat, SHELF, seat.shelf, lanes.pop(0)))
-            elif (place := self._stock.get(tuple(seat.row.ids))) is not None and self._has_place(lanes[0]):
+            elif (place := self._stock.get(tuple(seat.row.ids))) is not None:
                 moves.append(self._move(seat, STOCK, place, lanes.pop(0)))
         return moves
-
-    def _has_place(self, lane: int) -> bool:
-        """Whether a fresh row can have the lane: it is empty, or the shelf has room for the row in it."""
-        return self._lanes[lane] is None or bool(self._free_shelf)
 
     def _free_lanes(self) -> list[int]:
         """Lanes without a row, then those whose row waits for its environment."""
@@ -314,7 +319,7 @@ class _Rollout:
             self._free_shelf.append(place)
         shelf = None
         if other is not None and other is not seat:
-            shelf = other.shelf = self._free_shelf.pop()
+            shelf = other.shelf = self._free_shelf.pop()  # there is one: seats are no more than lanes and places
             other.lane = None
         self._lanes[lane], seat.lane, seat.shelf = seat, lane, None
         move = Move(source, place, lane, shelf, seat.unread)

@@ -182,6 +182,23 @@ def test_replies_put_in_the_agents_place_are_never_trained_on(table):
     assert rollout.n_turns_B[0] == len(one.answers) <= 3
 
 
+@pytest.mark.parametrize("turns", [{}, {"turns": 1}])
+def test_rows_with_the_most_turns_left_go_first(table, turns):
+    task = Wrapped(table.task, {})
+    requests = [Request(0, 2, 1), Request(1, 1, 2), Request(2, 8, 3, **turns), Request(3, 8, 4)]
+    played, _ = table.collect(requests, task=task, lanes=1, shelf=3, environments=1, answer_steps=1)
+    wanted = [3, 0, 1, 2] if turns else [2, 3, 0, 1]
+    assert list(dict.fromkeys(task.stepped)) == wanted
+    assert [one.request for one in played] == requests
+
+
+def test_all_have_their_first_turn_before_any_has_its_second(table):
+    task = Wrapped(table.task, {})
+    requests = [Request(instance, 8, instance) for instance in range(4)]
+    table.collect(requests, task=task, lanes=1, shelf=3, environments=1, answer_steps=1)
+    assert task.stepped[:4] == [0, 1, 2, 3]
+
+
 def test_turns_of_a_request_end_it_before_its_budget(table):
     (one,), _ = table.collect([Request(2, 8, 7, turns=1)])
     assert len(one.answers) == 1
@@ -198,6 +215,7 @@ class Wrapped:
         self._task, self._misbehave = task, misbehave
         self.t_max, self.max_tokens, self.stop_ids = task.t_max, task.max_tokens, task.stop_ids
         self.closed: list[int] = []
+        self.stepped: list[int] = []  # instances in the order of their turns
 
     def __len__(self) -> int:
         return len(self._task)
@@ -207,6 +225,7 @@ class Wrapped:
         step, close = episode.step, functools.partial(self.closed.append, instance)
 
         def strange(reply, *, sampled=True):
+            self.stepped.append(instance)
             answer = step(reply, sampled=sampled)
             if episode.n_turns == 2 and instance in self._misbehave:
                 return self._misbehave[instance]() or answer
