@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ from jaxrl_agent.parallel.distributed import replicate
 from jaxrl_agent.parallel.mesh import parse_mesh
 from jaxrl_agent.parallel.rules import tree_shardings
 from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, N_LEVELS, BudgetSchedule, make_schedule
-from jaxrl_agent.rollout.collect import CollectSettings
+from jaxrl_agent.rollout.collect import CollectSettings, check_reply_fits
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.rollout.stage import DeviceStage, HostStage, Stage
 from jaxrl_agent.tasks import DEMONSTRATIONS, HOST_TASKS, TASKS, WORST_SECONDS
@@ -88,6 +89,7 @@ def check_names(config: Config) -> None:
             raise unknown_name(f"config.{key} must be a known name", name, known)
     check_think(config)
     check_time(config)
+    check_context(config)
     if config.init:
         split_policy_name(config.init)
     else:  # given weights bring a shape of their own
@@ -131,6 +133,17 @@ def check_time(config: Config) -> None:
             remedy="A policy could escape its grades by slow programs, since turns that outlast the limit are masked; "
             "raise it, or lower config.task.coding.cpu_seconds.",
         )
+
+
+def check_context(config: Config) -> None:
+    """Refuse trajectories of host code that have no room for a reply, before a warm start is paid for.
+
+    Raises:
+        ConfigError: a reply may be longer than `config.task.max_context`, or than all that a fresh model has.
+    """
+    if config.task.name in HOST_TASKS:
+        fresh = 0 if config.init else get_preset(config.model.preset).max_position_embeddings
+        check_reply_fits(config.task.max_tokens, min(filter(None, (config.task.max_context, fresh)), default=math.inf))
 
 
 def check_start(config: Config) -> None:
@@ -362,7 +375,9 @@ def build_warm_start(config: Config, policy: Policy, game: Game) -> tuple[WarmSt
     optimizer, _ = build_optimizer(warm.optimizer, warm.updates)
     if game.on_host:
         make = DEMONSTRATIONS[config.task.name]
-        rows = make(game.task, warm.demonstrations, seed=config.seed, config=warm)
+        own = policy.model.max_position_embeddings
+        context = min(config.task.max_context or own, own)
+        rows = make(game.task, warm.demonstrations, seed=config.seed, config=warm, context=context)
         written = written_rows(rows)
         width = int(np.asarray(written.batch.loss_mask_BL).sum(axis=1).max())
         return WarmStartSettings(policy.model, DrawnRows(warm.batch, width), optimizer), written

@@ -208,9 +208,18 @@ def get_config():
 """
 
 
-def test_a_limit_that_slow_programs_could_reach_is_refused(judge, tmp_path):
-    with pytest.raises(ConfigError, match="environment_seconds must exceed"):
-        train(coding_config(rollout__environment_seconds=20.0), Path(tmp_path) / "run", display=QUIET())
+@pytest.mark.parametrize(("seconds", "most"), [(20.0, 15), (150.0, 2)])  # own problems have ten tests, whatever `most`
+def test_a_limit_that_slow_programs_could_reach_is_refused(judge, tmp_path, seconds, most):
+    config = coding_config(rollout__environment_seconds=seconds, task__coding__max_tests=most)
+    with pytest.raises(ConfigError, match="environment_seconds must exceed 190"):
+        train(config, Path(tmp_path) / "run", display=QUIET())
+
+
+@pytest.mark.parametrize("changes", [{"task__max_context": 12}, {"task__max_context": 0, "task__max_tokens": 1024}])
+def test_trajectories_without_room_for_a_reply_are_refused_before_anything_is_made(judge, tmp_path, changes):
+    with pytest.raises(ConfigError, match="room for a reply"):
+        train(coding_config(**changes), tmp_path / "run", display=QUIET())
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_instances_than_there_are_cannot_be_drawn(judge, tmp_path):

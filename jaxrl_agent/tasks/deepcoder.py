@@ -18,13 +18,12 @@ from jaxrl_agent.config import TaskConfig
 from jaxrl_agent.errors import ArgumentError, ConfigError
 from jaxrl_agent.models.chat_template import ChatIds, Dialogue
 from jaxrl_agent.sandbox import Limits, judge_program
-from jaxrl_agent.sandbox.judge import BUDGET_OF_LIMITS
 from jaxrl_agent.tasks import deepcoder_text
 from jaxrl_agent.tasks.base import Answer
 from jaxrl_agent.tasks.coding.grading import Grade, Grader, Judge
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.coding.reading import last_block, short_name
-from jaxrl_agent.tasks.coding.sources import load_problems
+from jaxrl_agent.tasks.coding.sources import load_problems, most_tests
 from jaxrl_agent.tasks.spoken import spoken_ids
 from jaxrl_agent.types import StopReason, TokenRow
 
@@ -287,9 +286,12 @@ def make_deepcoder(
 
 
 def worst_grading_seconds(config: TaskConfig) -> float:
-    """Longest that the judge can take for one submission, in seconds: as many tests as its budget pays, all asleep."""
+    """Longest that the judge can take for one submission, in seconds: every test asleep until just before its limit.
+
+    Who sleeps uses no CPU time, so that the judge's budget for all tests together does not end it.
+    """
     limits = Limits(cpu_s=config.coding.cpu_seconds, memory_mb=config.coding.memory_mb)
-    return min(BUDGET_OF_LIMITS, config.coding.max_tests) * limits.wall_limit_s
+    return most_tests(config.coding) * limits.wall_limit_s
 
 
 def _check_problems(problems: Sequence[Problem]) -> None:

@@ -43,7 +43,8 @@ def demonstrations(
     end by its budget, in failure. A demonstration depends on the seed, its number and the task alone.
 
     Args:
-        task: the split to play. Problems without a reference, or with one longer than a reply, are left out.
+        task: the split to play. Problems without a reference, with one longer than a reply, or with a statement that
+            leaves no room for a reply are left out.
         count: demonstrations.
         seed: of all draws.
         config: how often mistakes are made.
@@ -65,12 +66,12 @@ class _Programmer:
 
     def __init__(self, task: CodingTask, config: WarmStartConfig, context: int | None):
         self.task, self.config, self.context = task, config, context
-        self.known = [number for number, problem in enumerate(task.problems) if self._fits(problem.solution)]
+        self.known = [number for number, problem in enumerate(task.problems) if self._has_room(number, problem)]
         if not self.known:
             raise ArgumentError(
-                f"a problem must have a solution that fits into a reply of {task.max_tokens} tokens",
+                f"a problem must have a solution that fits into a reply of {task.max_tokens} tokens, and leave it room",
                 value=len(task),
-                remedy="Raise config.task.max_tokens, take another source, or set warm_start.updates=0.",
+                remedy="Raise config.task.max_tokens or max_context, take another source, or set warm_start.updates=0.",
             )
         self.screen = task.grader.within(SCREEN_CPU_S)  # of mutants: many of them never end, and teach little
 
@@ -113,6 +114,10 @@ class _Programmer:
                 if in_time and not grade.could_not_check and not grade.all_public:
                     return reply
         return None
+
+    def _has_room(self, number: int, problem: Problem) -> bool:
+        """Whether a reply may hold the solution, and the context any first reply at all."""
+        return self._fits(problem.solution) and not self.task.reset(number, budget=1, context=self.context).stop
 
     def _fits(self, program: str) -> bool:
         reply = self._fenced(program)

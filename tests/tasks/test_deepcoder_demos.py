@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import re
 
@@ -158,3 +159,12 @@ def test_demonstrations_of_small_problems_in_the_real_sandbox():
     references = {f"```\n{problem.solution}\n```" for problem in task.problems}
     assert all(replies(task, demo.row)[-1] in references for demo in found if demo.success)
     assert any("want" in task.chat.tokenizer.decode(demo.row.ids) for demo in found)
+
+
+def test_problems_whose_statement_leaves_no_room_for_a_reply_are_not_demonstrated():
+    long = dataclasses.replace(SCRIPTED, problem_id="testing/long", statement="say it " * 200)
+    _, found = demos(problems=(SCRIPTED, long), count=40, context=500)
+    assert all(max(demo.row.turns) >= 0 for demo in found)
+    assert max(len(demo.row.ids) for demo in found) <= 500
+    with pytest.raises(ArgumentError, match="leave it room"):
+        demos(problems=(long,), count=1, context=500)

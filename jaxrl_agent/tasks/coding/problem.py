@@ -33,7 +33,7 @@ class Problem:
     def digest(self) -> str:
         """SHA-256 over everything that decides a verdict or what the agent reads."""
         parts = [self.problem_id, self.statement, self.style, self.entry_point, _text(self.public), _text(self.hidden)]
-        return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()
+        return hashlib.sha256("\n\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _text(tests: Sequence[Test]) -> str:

@@ -12,7 +12,7 @@ from jaxrl_agent.tasks.coding.deepcoder_rows import load_deepcoder
 from jaxrl_agent.tasks.coding.own_problems import own_problems
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.coding.splits import SPLITS, select
-from jaxrl_agent.tasks.coding.templates import draw_problems
+from jaxrl_agent.tasks.coding.templates import MOST_HIDDEN, N_PUBLIC, draw_problems
 
 
 def _own(config: CodingConfig, split: str, count: int) -> list[Problem]:
@@ -53,6 +53,13 @@ def load_problems(config: CodingConfig, split: str, *, count: int) -> list[Probl
     if not problems:
         raise DataError("a source must have problems of the split", value=(config.source, split, config.path))
     return problems
+
+
+def most_tests(config: CodingConfig) -> int:
+    """Most tests, public and hidden, of a problem of the source that a configuration names."""
+    if config.source == "own":
+        return max(len(problem.public) + len(problem.hidden) for split in SPLITS for problem in own_problems(split))
+    return N_PUBLIC + MOST_HIDDEN if config.source == "templates" else config.max_tests
 
 
 def data_hash(problems: Sequence[Problem]) -> str:

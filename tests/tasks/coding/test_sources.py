@@ -7,8 +7,8 @@ import pytest
 from jaxrl_agent.config.sections import CODING_SOURCES, CodingConfig
 from jaxrl_agent.errors import ConfigError, DataError
 from jaxrl_agent.tasks.coding.problem import Problem
-from jaxrl_agent.tasks.coding.sources import SOURCES, data_hash, load_problems
-from jaxrl_agent.tasks.coding.splits import select
+from jaxrl_agent.tasks.coding.sources import SOURCES, data_hash, load_problems, most_tests
+from jaxrl_agent.tasks.coding.splits import SPLITS, select
 
 
 def test_every_source_of_the_configuration_can_be_loaded():
@@ -65,3 +65,15 @@ def test_the_digest_of_sets_and_odd_keys_is_the_same_in_every_order():
 
     assert with_value({"a", "b", "c"}).digest == with_value({"c", "b", "a"}).digest
     assert with_value({"a"}).digest != with_value({"b"}).digest
+
+
+@pytest.mark.parametrize("source", ["own", "templates"])
+def test_no_problem_has_more_tests_than_is_said(source):
+    config = CodingConfig(source=source, max_tests=2)  # which these sources do not cut their tests to
+    problems = [problem for split in SPLITS for problem in load_problems(config, split, count=300)]
+    assert max(len(problem.public) + len(problem.hidden) for problem in problems) <= most_tests(config)
+
+
+def test_a_statement_with_half_a_character_has_a_digest():
+    halves = [Problem("testing/half", f"say {half}", (), (), "stdin") for half in ("\ud83d", "\ude00", "?")]
+    assert len({problem.digest for problem in halves}) == 3
