@@ -109,6 +109,12 @@ def _strange_schedule(config: Config, algorithm: Algorithm) -> Iterator[tuple[st
             "Their exact values are those of success within the budget, not of the reward w(t) that is paid; take "
             "config.budget.schedule=budget_mix.",
         )
+    if schedule == "budget_mix_marginal" and config.task.name == "deepcoder" and config.task.coding.reward == "dense":
+        yield (
+            "budget_mix_marginal must not be paired with config.task.coding.reward=dense",
+            config.task.coding.reward,
+            "It pays successes alone, w(t) each; take reward=all, or config.budget.schedule=budget_mix.",
+        )
     if config.budget.balance and schedule not in _MIXED:
         yield (
             f"config.budget.balance needs a schedule that mixes budgets ({', '.join(_MIXED)})",

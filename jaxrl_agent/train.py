@@ -28,7 +28,7 @@ from jaxrl_agent.interrupts import Interrupted, Interrupts
 from jaxrl_agent.learner.critic import init_critic
 from jaxrl_agent.learner.fused_step import Experience, StepSettings, learn
 from jaxrl_agent.learner.optimizer import check_skips
-from jaxrl_agent.learner.packing import MACHINERY
+from jaxrl_agent.learner.packing import LIMITS, MACHINERY
 from jaxrl_agent.learner.rollout_metrics import summarise
 from jaxrl_agent.learner.train_state import TrainState, new_state, state_shardings
 from jaxrl_agent.learner.warm_start import warm_start_steps
@@ -45,6 +45,7 @@ from jaxrl_agent.types import StopReason
 _MAY_CHANGE = (
     "mesh",
     "model.remat",
+    *("rollout.lanes", "rollout.shelf", "rollout.environments", "rollout.environment_seconds"),
     "train.micro_batch_tokens",
     "train.checkpoint_every",
     "train.keep_checkpoints",
@@ -287,12 +288,15 @@ def _row(update: int, metrics: dict[str, np.ndarray], seconds: dict[str, float],
 
 
 def _check_environments(run: _Run, state: TrainState, experience: Experience) -> None:
-    """Save and stop if not one trajectory of an update says anything about the policy; warn if some do not.
+    """Save and stop if environments failed in every trajectory of an update; warn if they failed in some.
+
+    Warn as well if every reply was cut, so that all are masked: limits that are too tight look like a run that works.
 
     Raises:
         SandboxError: environments failed, or could not be checked, in every trajectory.
     """
-    failed_B = np.isin(to_host(experience.sampled.stop_B), [reason.code for reason in MACHINERY])
+    stop_B = to_host(experience.sampled.stop_B)
+    failed_B = np.isin(stop_B, [reason.code for reason in MACHINERY])
     if failed_B.all():
         run.save(REINFORCE, state)
         raise SandboxError(
@@ -303,6 +307,9 @@ def _check_environments(run: _Run, state: TrainState, experience: Experience) ->
     if failed_B.mean() > _ALARM:
         share, said = f"{failed_B.mean():.1%}", run.roll_out.failures()
         run.display.say(f"warning: environments failed in {share} of the trajectories, which are masked: {said}")
+    masked = not run.config.algorithm.train_on_cut_replies
+    if masked and np.isin(stop_B, [reason.code for reason in MACHINERY + LIMITS]).all():
+        run.display.say("warning: nothing is learned: every reply was cut (config.task.max_tokens, max_context)")
 
 
 def _store_trajectories(run: _Run, experience: Experience, update: int) -> None:

@@ -68,6 +68,15 @@ def settings_of(algorithm: str, schedule: str = "budget_mix", **changes):
             "process rewards",
         ),
         ({"budget__schedule": "budget_mix_marginal"}, "visibility=hidden"),
+        (
+            {
+                "budget__schedule": "budget_mix_marginal",
+                "task__budget_visibility": "hidden",
+                "task__name": "deepcoder",
+                "task__coding__reward": "dense",
+            },
+            "reward=dense",
+        ),
         ({"budget__balance": 2.0}, "schedule that mixes budgets"),
         ({"budget__uniform_share": 0.1}, "belongs to schedule headroom"),
         ({"budget__stage_updates": 7}, "belongs to schedule curriculum"),

@@ -139,6 +139,30 @@ def test_a_run_that_was_cut_goes_on_bit_by_bit(run, judge, tmp_path):
     assert [row["loss"] for row in resumed.metrics()] == [row["loss"] for row in run.metrics()]
 
 
+def test_a_run_may_go_on_with_other_lanes_and_environments(run, judge, tmp_path):
+    config = coding_config(init=f"run:{run.path}", train__updates=1)
+    train(config, tmp_path / "moved", display=QUIET(), tensorboard=False)
+    fewer = {
+        "rollout__lanes": 4,
+        "rollout__shelf": 2,
+        "rollout__environments": 1,
+        "rollout__environment_seconds": 900.0,
+    }
+    moved = coding_config(init=f"run:{run.path}", train__updates=1, **fewer)
+    assert train(moved, tmp_path / "moved", resume=True, display=QUIET(), tensorboard=False).metrics()
+
+
+def test_a_run_in_which_every_reply_is_cut_says_that_nothing_is_learned(run, judge, tmp_path, monkeypatch):
+    display = Display(quiet=True)
+    said: list[str] = []
+    monkeypatch.setattr(display, "say", said.append)
+    config = coding_config(init=f"run:{run.path}", train__updates=1, task__max_tokens=1)
+    (row,) = train(config, tmp_path / "cut", display=display, tensorboard=False).metrics()
+    assert row["stop_reasons"] == {"token_limit": 1.0}
+    assert row["loss_tokens"] == 0
+    assert any("nothing is learned" in line for line in said)
+
+
 def test_a_run_in_which_nothing_can_be_checked_stops_and_can_go_on_once_it_is_mended(run, judge, tmp_path):
     config = coding_config(init=f"run:{run.path}", train__updates=1)
     judge.gone = True

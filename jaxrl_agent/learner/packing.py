@@ -12,7 +12,7 @@ from jaxrl_agent.learner.logprobs import positions_from_mask, selected_logprobs
 from jaxrl_agent.models.qwen3 import Qwen3Config, hidden_states
 from jaxrl_agent.types import Rollout, StopReason
 
-_LIMITS = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT)
+LIMITS = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT)
 MACHINERY = (StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT, StopReason.COULD_NOT_CHECK)
 
 
@@ -44,7 +44,7 @@ def trained_rows(rollout: Rollout, *, train_on_cut_replies: bool) -> jax.Array:
     cut tells nothing about the task, and one that the machinery failed (an environment error, a time limit, a reply
     that could not be checked) nothing about the policy.
     """
-    left_out = MACHINERY if train_on_cut_replies else MACHINERY + _LIMITS
+    left_out = MACHINERY if train_on_cut_replies else MACHINERY + LIMITS
     return ~jnp.isin(rollout.stop_B, jnp.asarray([reason.code for reason in left_out]))
 
 
