@@ -53,7 +53,7 @@ class EnvironmentPool:
         self._open: dict[int, _Job] = {}
         self._forgotten: list[_Job] = []  # jobs whose answers nobody asks for
         self._lock = threading.Lock()
-        self._workers = workers or max(1, len(os.sched_getaffinity(0)) - 1)
+        self._workers = workers or max(1, _cores() - 1)
         for _ in range(self._workers):
             self._start_thread()
 
@@ -143,14 +143,19 @@ class EnvironmentPool:
                 self._done.put((job.number, value, time.monotonic() - job.began))
 
 
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _outcome(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except SandboxError as error:
         return Failure(StopReason.COULD_NOT_CHECK, _message(error))
-    except Exception as error:  # whatever the environment's code raises
+    except BaseException as error:  # whatever the environment's code raises, sys.exit() included
         return Failure(StopReason.ENVIRONMENT_ERROR, _message(error))
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:_LONGEST_MESSAGE]

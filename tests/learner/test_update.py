@@ -13,13 +13,10 @@ import pytest
 
 from jaxrl_agent.algorithms import common
 from jaxrl_agent.config import AGGREGATIONS, AlgorithmConfig
-from jaxrl_agent.learner import update as update_module
-from jaxrl_agent.learner.critic import CriticSettings, init_critic
-from jaxrl_agent.learner.optimizer import make_optimizer, with_critic
+from jaxrl_agent.learner.optimizer import make_optimizer
 from jaxrl_agent.learner.train_state import TrainState, new_state, state_shardings
 from jaxrl_agent.learner.update import UpdateSettings, micro_batch_rows, update_policy
 from jaxrl_agent.models.qwen3 import forward, init_params
-from jaxrl_agent.models.value_head import ValueHead
 from jaxrl_agent.parallel.compile_counter import compiled_programs
 from jaxrl_agent.parallel.mesh import make_mesh
 from jaxrl_agent.testing.small import EVEN_MODEL, ODD_MODEL, one_device, random_rows
@@ -175,32 +172,6 @@ def test_the_size_of_micro_batches_changes_rounding_alone(tokens):
     assert_close(state.params, expected_state.params, 1e-6)
     for name, value in metrics.items():
         assert value == pytest.approx(expected_metrics[name], rel=1e-5, abs=1e-6), name
-
-
-@pytest.mark.parametrize("critic", [False, True])
-def test_micro_batches_that_are_cut_to_their_rows_change_rounding_alone(critic, monkeypatch):
-    settings = sgd_settings(EXTRAS, micro_batch_tokens=2 * LENGTH)
-    rows, params = rows_of(EVEN_MODEL), params_of(EVEN_MODEL)
-    state = new_state(params, SGD, jax.random.key(1))
-    if critic:
-        head = CriticSettings(ValueHead(width=8, turns=0), separate=False, coefficient=0.5, clip=0.2, warmup=0)
-        both = with_critic(SGD, learning_rate=1e-2, clip_norm=1.0)
-        settings = dataclasses.replace(settings, critic=head, optimizer=both)
-        rows = rows.replace(value_mask_BW=rows.mask_BW, returns_BW=np.ones_like(rows.returns_BW))
-        value = init_critic(head, EVEN_MODEL, params, jax.random.key(3))
-        state = new_state(params, both, jax.random.key(1), critic=value)
-    found = {}
-    for name, least in (("whole", 10**6), ("cut", 16)):
-        monkeypatch.setattr(update_module, "_WORTH_CUTTING", least)
-        with jax.set_mesh(one_device()):
-            found[name] = jax.jit(functools.partial(update_policy, settings))(state, rows, jax.random.key(2))
-    widths = update_module.row_widths(LENGTH)
-    used = {int(np.searchsorted(widths, length)) for length in rows.lengths_B}
-    assert len(widths) == 3
-    assert len(used) > 1, "all rows need one width: the test shows nothing"
-    assert_close(found["cut"][0].trained, jax.device_get(found["whole"][0].trained), 1e-5)
-    for name, value in found["cut"][1].items():
-        assert float(value) == pytest.approx(float(found["whole"][1][name]), rel=1e-4, abs=1e-6), name
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ def test_by_default_a_core_is_left_to_the_rollout_itself(monkeypatch, held):
     [
         (RuntimeError("the disk is gone"), StopReason.ENVIRONMENT_ERROR),
         (KeyError("the disk is gone"), StopReason.ENVIRONMENT_ERROR),
+        (SystemExit("the disk is gone"), StopReason.ENVIRONMENT_ERROR),
         (SandboxError("the disk is gone"), StopReason.COULD_NOT_CHECK),
     ],
 )
