@@ -7,6 +7,7 @@ for each failed test, for models that are tiny.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from jaxrl_agent.tasks.coding.grading import Grade, Outcome
 from jaxrl_agent.tasks.coding.problem import Problem, Test
 
 _CUT = " ..."
+# Where an object lies differs from run to run, and the same feedback must be the same tokens: who prints a generator
+# reads that it is one.
+_ADDRESS, _NO_ADDRESS = re.compile(r"\bat 0x[0-9a-f]+"), "at 0x..."
 _DIGITS = 1000  # hexadecimal ones of a number that is written in decimal
 
 
@@ -100,7 +104,7 @@ def _outcome_words(outcome: Outcome, size: int) -> str:
 def _result_words(outcome: Outcome, size: int) -> list[str]:
     if outcome.status is Status.WRONG:
         return ["got", _cut(_answer(outcome).strip() or "nothing", size)]
-    if outcome.status is Status.RUNTIME_ERROR and (lines := outcome.error.strip().splitlines()):
+    if outcome.status is Status.RUNTIME_ERROR and (lines := _error(outcome).splitlines()):
         return ["error", _cut(lines[-1], size)]
     return ["error", outcome.status.value.replace("_", " ")]
 
@@ -109,7 +113,7 @@ def _outcome_sentences(outcome: Outcome, size: int) -> str:
     expected = _expected(outcome.test)
     parts = [("Call" if "call" in outcome.test else "Input", _input(outcome.test))]
     parts += [] if expected is None else [("Expected", expected)]
-    traceback = outcome.error.strip() if outcome.status is Status.RUNTIME_ERROR else ""
+    traceback = _error(outcome) if outcome.status is Status.RUNTIME_ERROR else ""
     if outcome.status is Status.WRONG:
         answer = _answer(outcome)
         parts.append(("Got", answer if answer.strip() else "nothing"))
@@ -140,12 +144,16 @@ def _expected(test: Test) -> str | None:
 def _answer(outcome: Outcome) -> str:
     """What the program gave; a value that the judge cut stays as it came."""
     if "input" in outcome.test:
-        return outcome.answer
+        return _ADDRESS.sub(_NO_ADDRESS, outcome.answer)
     try:
         value = json.loads(outcome.answer)
     except (ValueError, RecursionError):
         return outcome.answer
     return show_value(value) if is_wire(value) else outcome.answer
+
+
+def _error(outcome: Outcome) -> str:
+    return _ADDRESS.sub(_NO_ADDRESS, outcome.error.strip())
 
 
 def show_value(wire: Any) -> str:

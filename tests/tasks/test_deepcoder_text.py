@@ -179,3 +179,14 @@ def test_members_of_a_set_come_in_one_order():
 
 def test_a_number_too_long_for_python_to_print_is_shown_in_hexadecimal():
     assert show_value(to_wire(16**9000)).startswith("0x1000")
+
+
+@pytest.mark.parametrize("text", ["words", "chat"])
+def test_where_an_object_lies_is_not_shown(text):
+    def failures(place: str) -> str:
+        printed = on_line(answer=f"<generator object <genexpr> at {place}>\n")
+        raised = on_line(Status.RUNTIME_ERROR, error=f"Traceback:\nValueError: <function f at {place}>")
+        return feedback(text, printed, raised)
+
+    assert failures("0x7f7becf48ad0") == failures("0x7fb12d464220")
+    assert "<generator object <genexpr> at 0x...>" in failures("0x7f7becf48ad0")
