@@ -110,8 +110,15 @@ def read_row(name: str, row: Row, *, most: int, trusted: bool = False) -> Proble
         trusted: whether pickled tests may be read.
 
     Raises:
-        RefusedRow: no tests in a known shape, or no hidden test.
+        RefusedRow: no tests in a known shape, no hidden test, or values of other types than their columns have.
     """
+    try:
+        return _problem_of(name, row, most=most, trusted=trusted)
+    except (TypeError, AttributeError, KeyError, UnicodeError, RecursionError) as error:  # one odd row among thousands
+        raise RefusedRow(f"a value of an unexpected type ({type(error).__name__})") from None
+
+
+def _problem_of(name: str, row: Row, *, most: int, trusted: bool) -> Problem:
     metadata = _loaded(row.get("metadata")) or {}
     function = metadata.get("func_name") or metadata.get("fn_name") or "" if isinstance(metadata, Mapping) else ""
     tests = list(read_tests(_loaded(row["tests"]), function=function, trusted=trusted))
@@ -201,7 +208,7 @@ def _paired_tests(tests: Mapping[str, Any], function: str) -> Iterator[Test]:
 
 
 def _function_test(name: str, args: list[Any], expected: Any) -> Test:
-    if not name:
+    if not isinstance(name, str) or not name:
         raise RefusedRow("functional tests without a function's name")
     return {"entry_point": name, "args": args, "expected": expected}
 
@@ -235,8 +242,8 @@ def _check_tests(source: str) -> Iterator[Test]:
             test = from_assert(ast.unparse(node), entry_point="candidate")
         except ArgumentError:
             raise RefusedRow("a check with an assert that is not about one call") from None
-        if "expected" not in test:
-            raise RefusedRow("a check with an assert that is no comparison with a literal")
+        if not {"args", "expected"} <= set(test):
+            raise RefusedRow("a check with an assert that compares no call of literals with a literal")
         yield {"entry_point": called[1], **{key: test[key] for key in ("args", "kwargs", "expected")}}
 
 

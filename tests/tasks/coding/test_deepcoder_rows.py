@@ -185,3 +185,25 @@ def test_a_row_without_problem_or_tests_is_an_error(tmp_path):
     write(tmp_path / "test.jsonl", [{"question": "?"}])
     with pytest.raises(DataError, match="problem and tests"):
         load(tmp_path / "test.jsonl", "test")
+
+
+CHECK = "def check(candidate):\n    assert candidate({}) == 2\ncheck(Solution().f)"
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"tests": json.dumps({"functional": CHECK.format("x")})},  # a name, where literals are asked for
+        {"tests": json.dumps({"functional": 3})},
+        {"tests": json.dumps({"inputs": ["1"], "outputs": None})},
+        {"tests": json.dumps({"inputs": ["1", "2", "3"], "outputs": ["1", "2", "3"], "fn_name": ["f"]})},
+        {"solutions": {"python": "print(1)"}},
+        {"starter_code": 3},
+    ],
+)
+def test_an_odd_row_is_left_out_and_the_others_are_read(strange, tmp_path, caplog):
+    rows = [row(), row("Another one.") | strange]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = [p for split in SPLITS for p in load_deepcoder(CodingConfig(path=str(tmp_path)), split, 10)]
+    assert [problem.statement for problem in found] == [rows[0]["problem"]]
+    assert "left out 1 rows" in caplog.text
