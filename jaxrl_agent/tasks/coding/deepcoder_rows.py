@@ -243,7 +243,7 @@ def _check_tests(source: str) -> Iterator[Test]:
         except ArgumentError:
             raise RefusedRow("a check with an assert that is not about one call") from None
         if not {"args", "expected"} <= set(test):
-            raise RefusedRow("a check with an assert that compares no call of literals with a literal")
+            raise RefusedRow("a check with an assert that is no comparison of a call of literals with a literal")
         yield {"entry_point": called[1], **{key: test[key] for key in ("args", "kwargs", "expected")}}
 
 
