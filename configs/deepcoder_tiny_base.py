@@ -25,7 +25,6 @@ def get_config():
     warm.optimizer.learning_rate = 3e-3
     config.train.updates = 0
     config.train.micro_batch_tokens = 800
-    config.rollout.prompts_per_update = 8
-    config.rollout.lanes, config.rollout.shelf = 32, 32
+    config.rollout.lanes, config.rollout.shelf = 48, 48
     config.evaluation.samples = 8
     return config

@@ -13,7 +13,9 @@ def get_config():
     config.algorithm.entropy_coefficient = 0.002
     # A third of the base's replies ramble to the limit: left out of the loss, nothing would tell it to stop.
     config.algorithm.train_on_cut_replies = True
-    config.optimizer.learning_rate = 7e-4
+    # At the lake's 7e-4 success fell within ten updates: few trajectories, and a model that has more to lose.
+    config.optimizer.learning_rate = 3e-4
     config.optimizer.schedule = "linear"
-    config.train.updates = 30
+    config.rollout.prompts_per_update = 12
+    config.train.updates, config.train.mini_batches = 25, 1
     return config

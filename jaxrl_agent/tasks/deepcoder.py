@@ -23,7 +23,7 @@ from jaxrl_agent.tasks.base import Answer
 from jaxrl_agent.tasks.coding.grading import Grade, Grader, Judge
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.coding.reading import last_block, short_name
-from jaxrl_agent.tasks.coding.sources import load_problems, most_tests
+from jaxrl_agent.tasks.coding.sources import load_problems
 from jaxrl_agent.tasks.spoken import spoken_ids
 from jaxrl_agent.types import StopReason, TokenRow
 
@@ -291,7 +291,7 @@ def worst_grading_seconds(config: TaskConfig) -> float:
     Who sleeps uses no CPU time, so that the judge's budget for all tests together does not end it.
     """
     limits = Limits(cpu_s=config.coding.cpu_seconds, memory_mb=config.coding.memory_mb)
-    return most_tests(config.coding) * limits.wall_limit_s
+    return config.coding.max_tests * limits.wall_limit_s
 
 
 def _check_problems(problems: Sequence[Problem]) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 
 from jaxrl_agent.config.sections import CodingConfig
 from jaxrl_agent.errors import ConfigError, DataError
 from jaxrl_agent.tasks.coding.benchmarks import load_codecontests, load_humaneval, load_mbpp
+from jaxrl_agent.tasks.coding.choosing import longest_tests
 from jaxrl_agent.tasks.coding.deepcoder_rows import load_deepcoder
 from jaxrl_agent.tasks.coding.own_problems import own_problems
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.coding.splits import SPLITS, select
-from jaxrl_agent.tasks.coding.templates import MOST_HIDDEN, N_PUBLIC, draw_problems
+from jaxrl_agent.tasks.coding.templates import draw_problems
 
 
 def _own(config: CodingConfig, split: str, count: int) -> list[Problem]:
@@ -52,14 +54,15 @@ def load_problems(config: CodingConfig, split: str, *, count: int) -> list[Probl
     problems = SOURCES[config.source](config, split, count)
     if not problems:
         raise DataError("a source must have problems of the split", value=(config.source, split, config.path))
-    return problems
+    return [_with_fewer_tests(problem, config.max_tests) for problem in problems]
 
 
-def most_tests(config: CodingConfig) -> int:
-    """Most tests, public and hidden, of a problem of the source that a configuration names."""
-    if config.source == "own":
-        return max(len(problem.public) + len(problem.hidden) for split in SPLITS for problem in own_problems(split))
-    return N_PUBLIC + MOST_HIDDEN if config.source == "templates" else config.max_tests
+def _with_fewer_tests(problem: Problem, most: int) -> Problem:
+    """Keep at most `most` tests, one of them hidden at least; of the hidden ones those with the longest inputs."""
+    if len(problem.public) + len(problem.hidden) <= most:
+        return problem
+    public = problem.public[: most - 1]
+    return dataclasses.replace(problem, public=public, hidden=longest_tests(public, problem.hidden, most=most))
 
 
 def data_hash(problems: Sequence[Problem]) -> str:

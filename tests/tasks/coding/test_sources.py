@@ -7,8 +7,8 @@ import pytest
 from jaxrl_agent.config.sections import CODING_SOURCES, CodingConfig
 from jaxrl_agent.errors import ConfigError, DataError
 from jaxrl_agent.tasks.coding.problem import Problem
-from jaxrl_agent.tasks.coding.sources import SOURCES, data_hash, load_problems, most_tests
-from jaxrl_agent.tasks.coding.splits import SPLITS, select
+from jaxrl_agent.tasks.coding.sources import SOURCES, data_hash, load_problems
+from jaxrl_agent.tasks.coding.splits import select
 
 
 def test_every_source_of_the_configuration_can_be_loaded():
@@ -68,10 +68,15 @@ def test_the_digest_of_sets_and_odd_keys_is_the_same_in_every_order():
 
 
 @pytest.mark.parametrize("source", ["own", "templates"])
-def test_no_problem_has_more_tests_than_is_said(source):
-    config = CodingConfig(source=source, max_tests=2)  # which these sources do not cut their tests to
-    problems = [problem for split in SPLITS for problem in load_problems(config, split, count=300)]
-    assert max(len(problem.public) + len(problem.hidden) for problem in problems) <= most_tests(config)
+@pytest.mark.parametrize("most", [2, 4, 15])
+def test_no_problem_has_more_tests_than_is_said(source, most):
+    whole = load_problems(CodingConfig(source=source, max_tests=1000), "train", count=60)
+    fewer = load_problems(CodingConfig(source=source, max_tests=most), "train", count=60)
+    for problem, cut in zip(whole, fewer, strict=True):
+        assert len(cut.public) + len(cut.hidden) == min(most, len(problem.public) + len(problem.hidden))
+        assert cut.hidden
+        assert cut.public == problem.public[: most - 1]
+        assert set(map(str, cut.hidden)) <= set(map(str, problem.hidden))
 
 
 def test_a_statement_with_half_a_character_has_a_digest():
