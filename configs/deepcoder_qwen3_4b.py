@@ -7,29 +7,17 @@ DeepCoder's own problems:  add --config.task.coding.source=deepcoder --config.ta
 Device:   written for 8 accelerators of 80 GB; not run at this size yet, so there is no time or score to quote.
 """
 
-from jaxrl_agent.config import default_config
+from configs.frozenlake_qwen3_4b import get_config as lake_config
 
 
 def get_config():
     """16 groups of 8, up to 10 submissions of at most 1,024 tokens, failing public tests as feedback."""
-    config = default_config()
-    config.model.dtype = "bfloat16"
-    config.model.remat = True
+    config = lake_config()  # the model, its precision and its optimizer
     task = config.task
-    task.name, task.text, task.tokenizer = "deepcoder", "chat", ""  # the checkpoint's own tokenizer
-    task.t_max, task.max_tokens, task.max_context = 10, 1024, 16384
-    task.budget_visibility = "total"
+    task.name, task.t_max, task.max_tokens, task.max_context = "deepcoder", 10, 1024, 16384
     task.coding.source = "mbpp"
-    task.n_train, task.n_test = 374, 128
-    config.warm_start.updates = 0
+    task.n_train, task.n_test = 371, 128
     config.rollout.prompts_per_update = 16
     config.rollout.lanes, config.rollout.shelf = 64, 64
-    config.train.updates = 200
-    config.train.mini_batches = 1
     config.train.micro_batch_tokens = 16384
-    config.train.checkpoint_every = 20
-    config.train.trajectories_every = 20
-    config.optimizer.learning_rate = 1e-6
-    config.optimizer.warmup = 5
-    config.optimizer.weight_decay = 0.0
     return config
