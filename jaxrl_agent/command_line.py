@@ -21,7 +21,8 @@ from jaxrl_agent.errors import ConfigError, JaxrlError
 from jaxrl_agent.evaluation.pair_probe import Subject
 from jaxrl_agent.parallel.distributed import is_writer, join_processes
 from jaxrl_agent.progress import MODES, Display
-from jaxrl_agent.run_dir import Json, RunDir, declare
+from jaxrl_agent.run_dir import Json, RunDir, declare, write_json, write_lines
+from jaxrl_agent.types import Trajectory
 
 PROJECT = Path(__file__).resolve().parent.parent
 NO_SANDBOX = "none: started with --unsafe_no_sandbox"
@@ -308,6 +309,15 @@ def evaluation_path(out: str | None, run_dir: str | None, *, split: str = "test"
     if run_dir is None:
         raise ConfigError("an evaluation of a --checkpoint needs a file to write to", remedy="Give --out=FILE.json.")
     return RunDir.open(run_dir).path / "evaluations" / f"{split}.json"
+
+
+def store_evaluation(out: Path, result: Json, trajectories: Sequence[Trajectory]) -> None:
+    """Write an evaluation and the trajectories that were kept for reading: among the run's, or beside the file."""
+    write_json(out, result)
+    if out.parent.name == "evaluations" and RunDir(out.parent.parent).exists():
+        RunDir(out.parent.parent).write_trajectories(f"evaluation_{out.stem}", trajectories)
+    else:
+        write_lines(out.with_name(f"{out.stem}_trajectories.jsonl"), trajectories)
 
 
 def print_grid(result: Json, path: Path) -> None:

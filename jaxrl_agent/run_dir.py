@@ -49,6 +49,16 @@ def write_json(path: Path, value: Json) -> None:
     temporary.replace(path)
 
 
+def write_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write one JSON value a line to `path`, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w") as stream:
+        for value in values:
+            stream.write(json.dumps(to_jsonable(value)) + "\n")
+    temporary.replace(path)
+
+
 def read_json(path: Path) -> Json:
     """Read a JSON file.
 
@@ -217,12 +227,7 @@ class RunDir:
         path = self.path / "trajectories" / f"{name}.jsonl"
         if not self.writer:
             return path
-        path.parent.mkdir(exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("w") as stream:
-            for trajectory in trajectories:
-                stream.write(json.dumps(to_jsonable(trajectory)) + "\n")
-        temporary.replace(path)
+        write_lines(path, trajectories)
         return path
 
     def trajectory_files(self) -> list[Path]:

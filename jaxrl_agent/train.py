@@ -153,7 +153,7 @@ def _newest_checkpoint(config: Config, path: str | Path, *, resume: bool) -> Jso
         CheckpointError: the directory holds a run that may not be continued with these settings.
     """
     folder = RunDir(Path(path).expanduser().resolve())
-    if not from_writer(folder.exists()):
+    if not from_writer(_has_begun(folder)):
         return None
     if not resume:
         raise CheckpointError(
@@ -179,10 +179,17 @@ def _shape_of(saved: Json, config: Config) -> assemble.Policy:
     return assemble.Policy(model, params=None, tokenizer=saved["tokenizer"])
 
 
+def _has_begun(folder: RunDir) -> bool:
+    """Whether a directory holds a run with anything to lose; one that was refused at its start leaves none behind."""
+    saved = folder.checkpoints.is_dir() and any(path.name.isdigit() for path in folder.checkpoints.iterdir())
+    return folder.exists() and bool(saved or folder.metrics() or folder.warm_start())
+
+
 def _open(config: Config, path: str | Path) -> RunDir:
     """Open the run, or make it."""
     folder = RunDir(Path(path).expanduser().resolve(), writer=is_writer())
-    return folder if folder.exists() else RunDir.create(path, to_dict(config), writer=folder.writer)
+    begun = from_writer(_has_begun(folder))
+    return folder if begun else RunDir.create(path, to_dict(config), writer=folder.writer)
 
 
 def _value(values: Json, dotted: str) -> Any:

@@ -10,7 +10,7 @@ from ml_collections import config_flags
 from jaxrl_agent import command_line
 from jaxrl_agent.evaluation.evaluator import evaluate, is_current
 from jaxrl_agent.parallel.distributed import is_writer
-from jaxrl_agent.run_dir import RunDir, read_json, write_json
+from jaxrl_agent.run_dir import read_json
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with --checkpoint")
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "run to evaluate, with the task that it was trained on")
@@ -24,7 +24,9 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a 
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor")
 _PROGRESS = command_line.progress_flag()
 _SPLIT = flags.DEFINE_enum("split", "test", ["test", "validation"], "held-out tasks; choose settings by validation")
-_OUT = flags.DEFINE_string("out", None, "JSON file; RUN_DIR/evaluations/SPLIT.json if left out")
+_OUT = flags.DEFINE_string(
+    "out", None, "JSON file, with trajectories to read beside it; RUN_DIR/evaluations/SPLIT.json if left out"
+)
 _REUSE = flags.DEFINE_bool("reuse", False, "do nothing if the file already holds this very evaluation")
 
 
@@ -50,9 +52,7 @@ def main(_: list[str]) -> None:
     result, trajectories = evaluate(config, **chosen, display=command_line.make_display(_PROGRESS.value))
     if not is_writer():
         return
-    write_json(out, result)
-    if out.parent.name == "evaluations" and RunDir(out.parent.parent).exists():
-        RunDir(out.parent.parent).write_trajectories(f"evaluation_{out.stem}", trajectories)
+    command_line.store_evaluation(out, result, trajectories)
     command_line.print_grid(result, out)
 
 

@@ -218,6 +218,8 @@ def test_a_named_policy_is_evaluated_on_the_task_of_a_config_file(launch, own_ru
     stored = json.loads((tmp_path / "out" / "greedy.json").read_text())
     assert stored["budget_visibility"] == "hidden"
     assert stored["sampling"]["temperature"] == 0
+    read = (tmp_path / "out" / "greedy_trajectories.jsonl").read_text().splitlines()
+    assert json.loads(read[0])["turns"], "no trajectory to read beside the file"
     assert "warning: temperature 0" in result.out
     assert "warning: temperature 0" not in result.err
 

@@ -207,6 +207,13 @@ def test_a_new_run_needs_a_directory_of_its_own(straight, config):
         train(config, straight.path, display=QUIET())
 
 
+def test_a_start_that_was_refused_stands_in_nobodys_way(tmp_path):
+    RunDir.create(tmp_path / "run", to_dict(small_config(seed=7)))  # what it leaves, with nothing trained or saved
+    run = train(small_config(warm_start__updates=2, train__updates=1), tmp_path / "run", display=QUIET())
+    assert run.config()["seed"] == 0
+    assert len(run.metrics()) == 1
+
+
 def test_resuming_with_other_settings_is_refused_and_names_them(straight, config):
     values = to_dict(config)
     values["optimizer"]["learning_rate"] = 1.0

@@ -23,6 +23,9 @@ VISIBILITY = {
     "remaining": "told every turn, as turns left",
 }
 ABSENT = "—"
+STEP_QUALITY = (
+    "the quality of the action taken in its state: on a lake its exact value, of a program the share of tests passed"
+)
 
 
 def is_foggy(config: Json) -> bool:

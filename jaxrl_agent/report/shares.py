@@ -65,7 +65,7 @@ def stop_reason_figure(runs: Sequence[Run]) -> Figure | None:
         reading="The height of a colour is the share of an update's trajectories that ended this way (smoothed).",
         definition=(
             "Budget: the allowed turns were used up; reward 0, kept in the loss. A reply or a context that hit its "
-            "token limit is another reason and is masked from the loss by default."
+            "token limit is another reason, and is masked from the loss unless train_on_cut_replies keeps it."
         ),
         table=Table(("run", "update", *reasons), rows),
     )

@@ -12,6 +12,7 @@ from jaxrl_agent.report import svg
 from jaxrl_agent.report.figure import Figure, Key, Table
 from jaxrl_agent.report.load import Run
 from jaxrl_agent.report.panels import LinePanel, Series
+from jaxrl_agent.report.settings import STEP_QUALITY, is_foggy
 from jaxrl_agent.run_dir import Json
 
 MAX_DRAWN = 400  # points of one line: more than a panel can show
@@ -52,7 +53,7 @@ HEALTH = (
 WARM_START = (
     Curve("loss", "Loss, nats per token"),
     Curve("accuracy", "Tokens that the policy ranks first", svg.percent),
-    Curve("demonstration_success", "Demonstrations that reach the goal", svg.percent, include=(0.0, 1.0)),
+    Curve("demonstration_success", "Demonstrations that succeed", svg.percent, include=(0.0, 1.0)),
 )
 
 
@@ -152,6 +153,8 @@ def reward_figure(runs: Sequence[Run]) -> Figure | None:
         definition += (
             " A best action is judged by exact values of the true map: on a foggy lake a look counts as a turn lost, "
             "however sensible it was."
+            if any(is_foggy(run.config) for run in trained)
+            else " A best action has the highest quality that its state allows."
         )
     if same:
         definition += " Success is equal to the trajectory reward in every update."
@@ -183,9 +186,8 @@ def step_reward_figure(runs: Sequence[Run]) -> Figure | None:
             "trajectories moved the mean, not skill."
         ),
         definition=(
-            "Step reward is the exact value of the action taken in its state. First turn: start states only, so the "
-            "policy's own path cannot shift it. Mean of means: each trajectory counts once. Pooled: each turn counts "
-            "once."
+            f"Step reward is {STEP_QUALITY}. First turn: start states only, so the policy's own path cannot shift it. "
+            "Mean of means: each trajectory counts once. Pooled: each turn counts once."
         ),
         table=Table(("run", "update", *(curve.key for curve in STEP_REWARD)), rows),
     )

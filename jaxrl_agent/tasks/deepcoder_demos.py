@@ -70,7 +70,7 @@ class _Programmer:
         if not self.known:
             raise ArgumentError(
                 f"a problem must have a solution that fits into a reply of {task.max_tokens} tokens, and leave it room",
-                value=len(task),
+                value=f"none of {len(task)} problems",
                 remedy="Raise config.task.max_tokens or max_context, take another source, or set warm_start.updates=0.",
             )
         self.screen = task.grader.within(SCREEN_CPU_S)  # of mutants: many of them never end, and teach little

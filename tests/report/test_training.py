@@ -101,7 +101,7 @@ def test_a_shared_warm_start_is_drawn_once_under_all_its_names():
     rows = [{"update": u, "loss": 2.0 / u, "demonstration_success": 0.5} for u in (20, 40)]
     figure = warm_start_figure([run("base", 0, warm_start=rows), run("grpo", 1, warm_start=rows), run("other", 2)])
     assert [series.label for series in figure.panels[0].series] == ["base, grpo"]
-    assert [panel.title for panel in figure.panels] == ["Loss, nats per token", "Demonstrations that reach the goal"]
+    assert [panel.title for panel in figure.panels] == ["Loss, nats per token", "Demonstrations that succeed"]
     assert len(figure.table.rows) == 4
 
 

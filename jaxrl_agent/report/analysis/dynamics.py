@@ -9,6 +9,7 @@ from jaxrl_agent.report.analysis.schema import STEP_REWARDS
 from jaxrl_agent.report.figure import Figure, Key, Table
 from jaxrl_agent.report.panels import LinePanel, Series
 from jaxrl_agent.report.rows import Row
+from jaxrl_agent.report.settings import STEP_QUALITY
 from jaxrl_agent.report.training import smoothed_series, window_for
 from jaxrl_agent.run_dir import Json
 
@@ -62,7 +63,7 @@ def _figure(pair: Pair, found: Json) -> Figure:
         definition=marks.definitions(
             {
                 "": (
-                    "Step reward is the exact value of the action taken in its state. First turn: start states only. "
+                    f"Step reward is {STEP_QUALITY}. First turn: start states only. "
                     "Mean of means: each trajectory counts once. Pooled: each turn counts once"
                 ),
                 "Change: ": by_change.get("definition"),
