@@ -129,7 +129,7 @@ def test_rule_4_the_treatment_of_reasoning_is_named_and_never_mixed(tmp_path):
         assert start(dataclasses.replace(kept, init=f"run:{folder.path}")).update == 1
         with pytest.raises(ConfigError, match=r"think must be that of run:.*\(keep\); got 'off'"):
             start(small_config(**chat, init=f"run:{folder.path}"))
-        with pytest.raises(ConfigError, match="played on the host; got 'frozenlake'"):
+        with pytest.raises(ConfigError, match=r"several rows a trajectory.*got 'frozenlake'"):
             assemble.check_names(small_config(**chat, task__think="strip_by_rows"))
 
 

@@ -321,7 +321,11 @@ def test_bfloat16_runs_close_to_float32(lake, stacked):
 
 @pytest.mark.parametrize(
     ("mesh_text", "family"),
-    [("data:2,fsdp:2,tensor:2", "qwen3"), ("fsdp:2,tensor:4", "qwen3"), ("data:2,fsdp:2,tensor:2", "qwen2")],
+    [
+        ("data:2,fsdp:2,tensor:2", "qwen3"),
+        pytest.param("fsdp:2,tensor:4", "qwen3", marks=pytest.mark.slow),
+        pytest.param("data:2,fsdp:2,tensor:2", "qwen2", marks=pytest.mark.slow),
+    ],
 )
 def test_logits_and_gradients_do_not_depend_on_the_mesh(mesh_text, family):
     if jax.device_count() < 8:

@@ -19,6 +19,7 @@ PUBLISHED = {
     "qwen3-14b": 14_768_307_200,
     "qwen3-32b": 32_762_123_264,
     "lake-tiny": 102_656,
+    "code-tiny": 350_976,
     "tiny": 853_376,
 }
 
@@ -31,7 +32,7 @@ def test_parameter_counts_match_the_published_ones(name):
 
 def test_head_is_tied_in_the_small_published_models_only():
     tied = {name for name, config in PRESETS.items() if config.tie_word_embeddings}
-    assert tied == {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "tiny", "lake-tiny"}
+    assert tied == {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "tiny", "lake-tiny", "code-tiny"}
 
 
 def test_unknown_name_is_answered_with_the_nearest_known_one():
