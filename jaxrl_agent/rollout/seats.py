@@ -93,10 +93,14 @@ def checked(answer: Answer) -> Answer:
     """Refuse what is no answer, or pays what is no number: it would reach every trajectory of the update.
 
     Raises:
-        ArgumentError: it is something else, or a reward or quality is not finite.
+        ArgumentError: it is something else, its observation is no list of ids, or a reward or quality is not finite.
     """
     if not isinstance(answer, Answer):
         raise ArgumentError("an environment must give an Answer", value=type(answer).__name__)
+    if not all(isinstance(token, int | np.integer) and token >= 0 for token in answer.observation):
+        raise ArgumentError(
+            "an observation must be token ids", value=repr(answer.observation)[:80], remedy="Encode it first."
+        )
     paid = answer.reward, answer.process, answer.quality, answer.best_quality
     if not all(map(math.isfinite, paid)):
         raise ArgumentError("reward, process, quality and best_quality must be finite", value=paid)

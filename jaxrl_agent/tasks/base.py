@@ -34,7 +34,11 @@ class Answer:
 
 
 class Episode(Protocol):
-    """One try at one instance. The next reply is sampled behind `row.ids`; after each one comes `step`."""
+    """One try at one instance. The next reply is sampled behind `row.ids`; after each one comes `step`.
+
+    The episode itself writes into `row`: the prompt at first, in each step the reply, marked with its turn, and behind
+    it the ids that `Answer.observation` repeats. It also counts its turns, and stops when the budget is used up.
+    """
 
     row: TokenRow
     stop: StopReason | None

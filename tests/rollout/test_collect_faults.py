@@ -79,6 +79,8 @@ def test_an_episode_that_ignores_its_budget_ends_with_it():
         "well done",
         Answer([], math.nan, True, StopReason.SUCCESS, "a"),
         Answer([], 0, False, None, "a", process=math.inf),
+        Answer("words instead of ids", 0, False, None, "a"),
+        Answer([3, -1], 0, False, None, "a"),
     ],
 )
 def test_what_is_no_answer_or_pays_no_number_is_an_error_of_its_own_environment(answer):
