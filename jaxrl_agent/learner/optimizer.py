@@ -150,7 +150,8 @@ def make_schedule(
         raise ConfigError(
             f"schedule {schedule} needs more total_steps than warm-up steps",
             value={"total_steps": total_steps, "warmup": warmup},
-            remedy="Shorten the warm-up, lengthen the run, or use schedule=constant.",
+            remedy="Lower warmup (of config.optimizer, or config.warm_start.optimizer), lengthen the run, or use "
+            "schedule=constant.",
         )
 
     def rate(step: jax.Array | int) -> jax.Array:

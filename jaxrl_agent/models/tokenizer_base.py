@@ -92,6 +92,8 @@ class Tokenizer:
         if name not in self.control_ids:
             known = ", ".join(self.control_ids)
             raise TokenizerError(
-                f"{self.name!r} has no such control token", value=name, remedy=f"It has: {known or 'none'}."
+                f"{self.name!r} has no such control token",
+                value=name,
+                remedy=f"It has: {known or 'none'}. Another one may do (config.task.tokenizer).",
             )
         return self.control_ids[name]

@@ -30,7 +30,8 @@ def draw_problems(split: str, *, seed: int, count: int, families: Sequence[str] 
     """
     unknown = sorted(set(families) - FAMILIES.keys())
     if unknown:
-        raise ConfigError("families must be known", value=unknown, remedy=f"There are {', '.join(FAMILIES)}.")
+        known = ", ".join(FAMILIES)
+        raise ConfigError("config.task.coding.families must be known", value=unknown, remedy=f"There are {known}.")
     chosen = [FAMILIES[name] for name in FAMILIES if not families or name in families]
     sources = (_draw_family(family, split, seed) for family in chosen)
     in_turn = (problem for row in itertools.zip_longest(*sources) for problem in row if problem is not None)
