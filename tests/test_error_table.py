@@ -36,6 +36,7 @@ def cut_weights(folder: Path) -> list[str]:
 
 def other_config(folder: Path) -> list[str]:
     run = RunDir.create(folder / "run", to_dict(small_config()))
+    run.append_metrics({"update": 1})  # a run that has begun: one without anything to lose may be started over
     return [CONFIG, f"--run_dir={run.path}", "--resume"]
 
 
