@@ -18,6 +18,8 @@ from jaxrl_agent.tasks.frozenlake_host import HostLake
 from jaxrl_agent.tasks.frozenlake_probe import LakeProbe
 from jaxrl_agent.testing.tabular import tabular_game, tabular_policy
 
+pytestmark = pytest.mark.slow
+
 T_MAX, SAMPLES, REPLIES = 6, 5, 12
 LAKES = [lake.split() for lake in ("SFFF FHFH FFFH HFFG", "FFFF FHFH SFFH HFFG", "FFFS FHFH FFFH HFFG")]
 
