@@ -11,9 +11,10 @@ def get_config():
     """Every trajectory may use all 5 turns."""
     config = base_config()
     config.algorithm.entropy_coefficient = 0.002
-    # A third of the base's replies ramble to the limit: left out of the loss, nothing would tell it to stop.
+    # Some of the base's replies ramble to the limit: left out of the loss, nothing would tell it to stop.
     config.algorithm.train_on_cut_replies = True
-    # At the lake's 7e-4 success fell within ten updates: few trajectories, and a model that has more to lose.
+    # At the lake's 7e-4 success fell within ten updates in two of three runs. This many updates are too few to see a
+    # gain (WORKSPACE_NOTES.md); give --config.train.updates=100 where there is time.
     config.optimizer.learning_rate = 3e-4
     config.optimizer.schedule = "linear"
     config.rollout.prompts_per_update = 12

@@ -14,27 +14,23 @@ from jaxrl_agent import tasks
 from jaxrl_agent.checkpoint import load_policy
 from jaxrl_agent.config import Config
 from jaxrl_agent.errors import ConfigError, SandboxError
-from jaxrl_agent.models.qwen3_config import Qwen3Config
 from jaxrl_agent.models.sizes import PRESETS
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import RunDir
 from jaxrl_agent.sandbox import Verdict
 from jaxrl_agent.tasks.deepcoder import make_deepcoder
 from jaxrl_agent.testing.coding import ScriptedJudge, number_problem
-from jaxrl_agent.testing.small import one_device, small_config
+from jaxrl_agent.testing.small import EVEN_MODEL, one_device, small_config
 from jaxrl_agent.train import train
 
 QUIET = functools.partial(Display, quiet=True)
-SMALL = Qwen3Config(
+SMALL = dataclasses.replace(
+    EVEN_MODEL,
     vocab_size=576,
     hidden_size=32,
     intermediate_size=64,
-    num_hidden_layers=1,
-    num_attention_heads=2,
     num_key_value_heads=1,
     head_dim=16,
-    rope_theta=1e4,
-    tie_word_embeddings=True,
     max_position_embeddings=1024,
     initializer_range=0.15,
 )

@@ -17,8 +17,8 @@ def summarise(settings: StepSettings, experience: Experience) -> dict[str, jax.A
     They speak of all trajectories that were sampled, those on groups and their gradient of what is trained on.
 
     The step reward is the quality of the action taken (on a lake its Q* at gamma 0.99, of a program the share of tests
-    that it passes), averaged in three ways, because long
-    failing trajectories drag the pooled mean down without any change of skill ("Training dynamics").
+    that it passes), averaged in three ways, because long failing trajectories drag the pooled mean down without any
+    change of skill ("Training dynamics").
 
     Args:
         settings: static settings; they say which rewards are paid and which rows count, hence in which groups

@@ -42,8 +42,6 @@ from jaxrl_agent.rollout.starts import row_streams
 from jaxrl_agent.tasks.base import Answer, Episode, HostTask
 from jaxrl_agent.types import StopReason
 
-__all__ = ["CollectSettings", "CollectStats", "collect"]
-
 _SHORT_WINDOW = 16  # tokens before the host looks again while lanes stand empty
 _PATIENCE_S = 0.05  # longest wait for an answer before the other processes are asked
 
@@ -357,7 +355,7 @@ class _Rollout:
         for seat in live:
             seat.gain(gained.tokens[seat.lane], gained.logprobs[seat.lane], self._stop_ids)
             if seat.state is State.WAITING:
-                self._submit(seat, functools.partial(self._episodes_step, seat.number, list(seat.reply)))
+                self._submit(seat, functools.partial(self._step_episode, seat.number, list(seat.reply)))
 
     def _window(self, live: int) -> int:
         """Steps until a row could take one of the lanes that stand empty."""
@@ -366,7 +364,7 @@ class _Rollout:
             return WINDOW
         return max(1, min(coming) - self._step) if self._delay else _SHORT_WINDOW
 
-    def _episodes_step(self, number: int, reply: list[int]) -> Answer:
+    def _step_episode(self, number: int, reply: list[int]) -> Answer:
         return checked(self._episodes[number].step(reply))
 
     def _note(self, gained: Any, seconds: float) -> None:

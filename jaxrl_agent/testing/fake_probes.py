@@ -160,3 +160,14 @@ def _episodes(rng: np.random.Generator, n_tasks: int, gain: float, tools: bool, 
 def _calls(rng: np.random.Generator, n: int, more: float) -> list[bool | None]:
     """True, False, None: worked, returned an error, called nothing."""
     return [(True, False, None)[i] for i in rng.choice(3, n, p=[0.6 + more, 0.3 - more, 0.1])]
+
+
+def assert_ties_everywhere(raw: Json) -> None:
+    """Check what a real probe of a policy against itself must find: equal replies, ratios of exactly 0."""
+    for states in raw["states"].values():
+        assert states["base_actions"] == states["policy_actions"]
+        assert not np.any(states["base_llr"])
+        assert not np.any(states["policy_llr"])
+    assert raw["recovery"]["base_success"] == raw["recovery"]["policy_success"]
+    for columns in raw["episodes"].values():
+        assert columns["logprobs"]["base"] == columns["logprobs"]["policy"]

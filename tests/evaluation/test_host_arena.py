@@ -29,6 +29,7 @@ from jaxrl_agent.sandbox.results import CaseVerdict
 from jaxrl_agent.tasks.coding.probe import CodingProbe
 from jaxrl_agent.tasks.coding.problem import Problem
 from jaxrl_agent.tasks.deepcoder import make_deepcoder
+from jaxrl_agent.testing.fake_probes import assert_ties_everywhere
 from jaxrl_agent.testing.policies import SURE, leaning_policy
 from jaxrl_agent.testing.replies import TagTokenizer
 from jaxrl_agent.testing.small import small_config
@@ -322,14 +323,7 @@ def test_sampled_values_are_the_references_chances_behind_the_reply(table):
 def test_a_policy_against_itself_ties_everywhere_and_has_ratios_of_exactly_zero(table):
     twin = Subject("twin", small_config(init="hf:nowhere"))
     base = table.study.play(Subject("base", small_config(init="hf:nowhere")), table.policies["base"])
-    raw = table.study.pair(base, dataclasses.replace(base, subject=twin)).raw
-    for states in raw["states"].values():
-        assert states["base_actions"] == states["policy_actions"]
-        assert not np.any(states["base_llr"])
-        assert not np.any(states["policy_llr"])
-    assert raw["recovery"]["base_success"] == raw["recovery"]["policy_success"]
-    for columns in raw["episodes"].values():
-        assert columns["logprobs"]["base"] == columns["logprobs"]["policy"]
+    assert_ties_everywhere(table.study.pair(base, dataclasses.replace(base, subject=twin)).raw)
 
 
 def test_likelihood_ratios_are_those_of_the_odds(table):

@@ -161,7 +161,9 @@ def small_root(root):
 
 
 def test_a_service_outlives_commands_until_it_is_stopped(shell):
-    shell.start_service("i=0; while sleep 0.02; do i=$((i+1)); echo $i > /tmp/beat; done", "beat")
+    # Each beat is moved into place: one that is written there can be read when it is still empty.
+    beat = "i=0; cd /tmp; while sleep 0.02; do i=$((i+1)); echo $i > next; mv next beat; done"
+    shell.start_service(beat, "beat")
     assert shell.services() == ["beat"]
     wait_until(lambda: shell.run("cat /tmp/beat").exit_code == 0)
     first = int(shell.run("sleep 0.1; cat /tmp/beat").stdout)

@@ -38,6 +38,7 @@ class Family:
         sample: random generator and parameters -> input: a line, or the argument.
         valid: whether a point of the grid is a problem.
         content: name that points are split under; families that ask the same share it.
+        same_as: parameters -> the one point that stands for all that have the same answers (`x<=4` for `x<5`).
     """
 
     name: str
@@ -49,6 +50,7 @@ class Family:
     sample: Callable[[random.Random, Params], Any]
     valid: Callable[..., bool] = lambda *params: True
     content: str = ""
+    same_as: Callable[..., Params] = lambda *params: params
 
     def points(self) -> Iterator[Params]:
         """Give every valid point of the grid, in order."""
@@ -107,6 +109,11 @@ def _filter_answer(params: Params, numbers: list[int]) -> Any:
     return {"sum": sum(kept), "number": len(kept), "list": kept}[kind]
 
 
+def _closed(compare: str, bound: int) -> tuple[str, int]:
+    """The same comparison of whole numbers with `<=` or `>=`."""
+    return {"<": ("<=", bound - 1), ">": (">=", bound + 1)}.get(compare, (compare, bound))
+
+
 def _modulus_program(kind: str, modulus: int, rest: int) -> str:
     condition, numbers = f"x%{modulus}=={rest}", "map(int,input().split())"
     part = f"x for x in {numbers}if {condition}" if kind == "sum" else f"{condition} for x in {numbers}"
@@ -129,6 +136,10 @@ def _modulus_sample(rng: random.Random, params: Params) -> str:
 def _piecewise_answer(params: Params, n: int) -> int:
     compare, bound, first, c, second, d = params
     return _ARITHMETIC[first](n, c) if _COMPARE[compare](n, bound) else _ARITHMETIC[second](n, d)
+
+
+def _piecewise_alike(compare: str, bound: int, s: str, c: int, t: str, d: int) -> Params:
+    return (">", bound, s, c, t, d) if compare == ">" else (">", bound - 1, t, d, s, c)
 
 
 def _picks_answer(params: Params, numbers: list[int]) -> int:
@@ -175,6 +186,7 @@ NUMBERS = (
         answer=_piecewise_answer,
         sample=lambda rng, p: _near(rng, p[1], 12),
         valid=lambda compare, bound, s, c, t, d: (s, c) != (t, d),
+        same_as=_piecewise_alike,
     ),
     Family(
         "clamp",
@@ -205,6 +217,7 @@ NUMBERS = (
         ),
         answer=lambda p, line: sum(range(p[0], int(line) + (p[2] == "up to"), p[1])),
         sample=lambda rng, p: str(max(0, _near(rng, p[0] + p[1] * rng.randint(0, 6), p[1]))),
+        same_as=lambda first, gap, end: (first or gap, gap, end),  # 0 adds nothing to a sum
     ),
     Family(
         "modulus",
@@ -224,6 +237,7 @@ NUMBERS = (
         program=_filter_program,
         answer=_filter_answer,
         sample=lambda rng, p: [_near(rng, p[2], 12) for _ in range(rng.randint(2, 5))],
+        same_as=lambda kind, compare, bound: (kind, *_closed(compare, bound)),
     ),
     Family(
         "picks",

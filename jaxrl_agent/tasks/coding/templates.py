@@ -39,8 +39,8 @@ def draw_problems(split: str, *, seed: int, count: int, families: Sequence[str] 
 
 
 def content_of(family: Family, params: Params) -> str:
-    """What a problem asks, as a text."""
-    return f"{family.content or family.name}/{','.join(map(str, params))}"
+    """What a problem asks, as a text: the same for all that have the same answers, however they say it."""
+    return f"{family.content or family.name}/{','.join(map(str, family.same_as(*params)))}"
 
 
 def _draw_family(family: Family, split: str, seed: int) -> Iterator[Problem]:

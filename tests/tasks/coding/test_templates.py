@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.sandbox.judge import judge_programs
 from jaxrl_agent.tasks.coding.families import FAMILIES
 from jaxrl_agent.tasks.coding.sources import data_hash
-from jaxrl_agent.tasks.coding.splits import SPLITS
+from jaxrl_agent.tasks.coding.splits import SPLITS, split_of
 from jaxrl_agent.tasks.coding.templates import content_of, draw_problems, make_problem
 
 MANY = 1_500
@@ -45,6 +46,31 @@ def test_families_that_ask_the_same_are_divided_alike():
     assert [content_of(affine, point) for point in affine.points()] == [
         content_of(constant, point) for point in constant.points()
     ]
+
+
+def test_no_test_problem_has_the_answers_of_a_problem_in_training():
+    """Neither in the same words nor in others: `x<5` asks what `x<=4` asks."""
+    points = {split: [(f, p) for f in FAMILIES.values() for p in points_of(f, split)] for split in ("train", "test")}
+    for family, params in points["test"][::7]:
+        given = inputs_of(family, params)
+        right = [family.answer(params, x) for x in given]
+        near = [other for kin, other in points["train"] if kin is family and agree_on(family, other, given[:9], right)]
+        for other in near:
+            more = [*given, *inputs_of(family, other)]
+            assert not agree_on(family, other, more, [family.answer(params, x) for x in more]), (params, other)
+
+
+def points_of(family, split):
+    return [params for params in family.points() if split_of(content_of(family, params)) == split]
+
+
+def inputs_of(family, params):
+    rng = random.Random(repr(params))
+    return [family.sample(rng, params) for _ in range(400)]
+
+
+def agree_on(family, params, given, right):
+    return all(family.answer(params, x) == y for x, y in zip(given, right, strict=False))
 
 
 def test_texts_are_short(drawn):
