@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from jaxrl_agent.algorithms import ALGORITHMS, estimator_options, make_estimator
 from jaxrl_agent.checkpoint import load_policy, split_policy_name
-from jaxrl_agent.config import Config, OptimizerConfig, unknown_name
+from jaxrl_agent.config import Config, OptimizerConfig
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.learner.critic import CriticSettings
 from jaxrl_agent.learner.experience import StepSettings, TaskShape
@@ -23,19 +21,18 @@ from jaxrl_agent.learner.optimizer import make_optimizer, with_critic
 from jaxrl_agent.learner.rollouts import DeviceRollouts, HostRollouts, Rollouts
 from jaxrl_agent.learner.update import UpdateSettings
 from jaxrl_agent.learner.warm_start import DrawnRows, PlayedInside, WarmStartSettings, written_rows
-from jaxrl_agent.methods import check_method, needs_exact_values
+from jaxrl_agent.methods import needs_exact_values
 from jaxrl_agent.models.qwen3 import Qwen3Config, init_params, param_axes
 from jaxrl_agent.models.sizes import get_preset
-from jaxrl_agent.models.tokenizer import load_tokenizer
+from jaxrl_agent.models.tokenizer import Tokenizer, load_tokenizer
 from jaxrl_agent.models.value_head import ValueHead
 from jaxrl_agent.parallel.distributed import replicate
-from jaxrl_agent.parallel.mesh import parse_mesh
 from jaxrl_agent.parallel.rules import tree_shardings
-from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, N_LEVELS, BudgetSchedule, make_schedule
-from jaxrl_agent.rollout.collect import CollectSettings, check_reply_fits
+from jaxrl_agent.rollout.budget import BudgetSchedule, make_schedule
+from jaxrl_agent.rollout.collect import CollectSettings
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.rollout.stage import DeviceStage, HostStage, Stage
-from jaxrl_agent.tasks import DEMONSTRATIONS, HOST_TASKS, TASKS, WORST_SECONDS
+from jaxrl_agent.tasks import DEMONSTRATIONS, HOST_TASKS, TASKS
 from jaxrl_agent.tasks.frozenlake_demos import Demonstrator
 
 # Equal settings give the same object, so that the runs of one process share their compiled programs.
@@ -73,36 +70,6 @@ class Policy:
     update: int = 0  # reinforcement-learning updates that it has seen
 
 
-def check_names(config: Config) -> None:
-    """Refuse unknown names and meaningless pairs before anything is built; `--dry_run` calls it too.
-
-    Raises:
-        ConfigError: a task, preset, algorithm or schedule of this name does not exist, or two of them do not go
-            together.
-    """
-    for key, name, known in (
-        ("task.name", config.task.name, TASKS),
-        ("algorithm.name", config.algorithm.name, ALGORITHMS),
-        ("budget.schedule", config.budget.schedule, BUDGET_SCHEDULES),
-    ):
-        if name not in known:
-            raise unknown_name(f"config.{key} must be a known name", name, known)
-    check_think(config)
-    check_time(config)
-    check_context(config)
-    if config.init:
-        split_policy_name(config.init)
-    else:  # given weights bring a shape of their own
-        with_runtime(get_preset(config.model.preset), config)
-    parse_mesh(config.mesh)
-    schedule = build_schedule(config)
-    jax.eval_shape(lambda key: schedule(config.task.t_max, 1, key, 0, jnp.ones(N_LEVELS)), jax.random.key(0))
-    check_method(config)
-    training_optimizer(config, _optimizer_of(config))
-    if not config.init and config.warm_start.updates:
-        build_optimizer(config.warm_start.optimizer, config.warm_start.updates)
-
-
 def check_think(config: Config) -> None:
     """Refuse dialogues whose rows begin anew: a trajectory is one row, to which is only ever appended.
 
@@ -114,49 +81,6 @@ def check_think(config: Config) -> None:
             "config.task.think=strip_by_rows needs several rows a trajectory, which no task here trains on",
             value=config.task.name,
             remedy="Set config.task.think=keep: reasoning stays in the context, and a trajectory is one row.",
-        )
-
-
-def check_time(config: Config) -> None:
-    """Refuse a time limit of environments that a grading may reach whose programs are all slow.
-
-    Raises:
-        ConfigError: names the smallest limit.
-    """
-    if config.task.name not in WORST_SECONDS:
-        return
-    worst = WORST_SECONDS[config.task.name](config.task)
-    if config.rollout.environment_seconds <= worst:
-        raise ConfigError(
-            f"config.rollout.environment_seconds must exceed {worst:g}, the longest that a turn can take",
-            value=config.rollout.environment_seconds,
-            remedy="A policy could escape its grades by slow programs, since turns that outlast the limit are masked; "
-            "raise it, or lower config.task.coding.cpu_seconds.",
-        )
-
-
-def check_context(config: Config) -> None:
-    """Refuse trajectories of host code that have no room for a reply, before a warm start is paid for.
-
-    Raises:
-        ConfigError: a reply may be longer than `config.task.max_context`, or than all that a fresh model has.
-    """
-    if config.task.name in HOST_TASKS:
-        fresh = 0 if config.init else get_preset(config.model.preset).max_position_embeddings
-        check_reply_fits(config.task.max_tokens, min(filter(None, (config.task.max_context, fresh)), default=math.inf))
-
-
-def check_start(config: Config) -> None:
-    """Refuse to train from random weights without a warm start.
-
-    Raises:
-        ConfigError: no policy is named and there are no supervised updates.
-    """
-    if not config.init and not config.warm_start.updates and config.train.updates:
-        raise ConfigError(
-            "reinforcement learning needs a policy that sometimes succeeds",
-            value="no --init and config.warm_start.updates=0",
-            remedy="Give --init=hf:DIR or --init=run:DIR, or set config.warm_start.updates.",
         )
 
 
@@ -175,19 +99,29 @@ def build_game(config: Config, split: str, policy: Policy, mesh: jax.sharding.Me
         ConfigError: the device path cannot treat reasoning as the settings want.
     """
     check_think(config)
-    tokenizer, vocab_size = load_tokenizer(policy.tokenizer), policy.model.vocab_size
-    if tokenizer.vocab_size > vocab_size:
-        raise TokenizerError(
-            f"the model's vocabulary ({vocab_size}) must hold every id of the tokenizer {policy.tokenizer!r}",
-            value=tokenizer.vocab_size,
-            remedy="Set config.task.tokenizer to the tokenizer of the model.",
-        )
+    tokenizer, vocab_size = fitting_tokenizer(policy.tokenizer, policy.model), policy.model.vocab_size
     make = functools.partial(TASKS[config.task.name], config.task, tokenizer, split, vocab_size=vocab_size)
     if config.task.name in HOST_TASKS:
         task, instances = make()
         return Game(task, None, instances, tokenizer)
     task, data, instances = make(exact=split == "train" and needs_exact_values(config))
     return Game(task, replicate(data, mesh), instances, tokenizer)
+
+
+def fitting_tokenizer(name: str, model: Qwen3Config) -> Tokenizer:
+    """Load the tokenizer that a model speaks.
+
+    Raises:
+        TokenizerError: nothing is found there, or it has more ids than the model.
+    """
+    tokenizer = load_tokenizer(name)
+    if tokenizer.vocab_size > model.vocab_size:
+        raise TokenizerError(
+            f"the model's vocabulary ({model.vocab_size}) must hold every id of the tokenizer {name!r}",
+            value=tokenizer.vocab_size,
+            remedy="Set config.task.tokenizer to the tokenizer of the model.",
+        )
+    return tokenizer
 
 
 def build_stage(config: Config, model: Qwen3Config, game: Game, sampling: SamplingSettings) -> Stage:
@@ -305,7 +239,7 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
         update=UpdateSettings(
             model=policy.model,
             algorithm=config.algorithm,
-            optimizer=training_optimizer(config, _optimizer_of(config)),
+            optimizer=policy_optimizer(config),
             temperature=rollout.temperature,
             mini_batches=config.train.mini_batches,
             micro_batch_tokens=config.train.micro_batch_tokens,
@@ -362,8 +296,9 @@ def training_optimizer(config: Config, make: Callable[[int], optax.GradientTrans
     )
 
 
-def _optimizer_of(config: Config) -> Callable[[int], optax.GradientTransformation]:
-    return lambda steps: build_optimizer(config.optimizer, steps)[0]
+def policy_optimizer(config: Config) -> optax.GradientTransformation:
+    """The optimizer that reinforcement learning uses; equal settings give the same object."""
+    return training_optimizer(config, lambda steps: build_optimizer(config.optimizer, steps)[0])
 
 
 def build_warm_start(config: Config, policy: Policy, game: Game) -> tuple[WarmStartSettings, Any]:

@@ -36,6 +36,7 @@ from jaxrl_agent.models.qwen3 import Qwen3Config
 from jaxrl_agent.parallel.compile_counter import compiled_programs
 from jaxrl_agent.parallel.distributed import from_writer, is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
+from jaxrl_agent.preflight import check_names, check_start
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import Json, RunDir
 from jaxrl_agent.tensorboard import EventFile
@@ -121,8 +122,8 @@ def train(
         NonFiniteError: too many optimizer steps in a row were not finite.
         Interrupted: SIGINT or SIGTERM came; the state after the latest update is saved.
     """
-    assemble.check_names(config)
-    assemble.check_start(config)
+    check_names(config)
+    check_start(config)
     saved = _newest_checkpoint(config, run_dir, resume=resume)
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh), display or Display(quiet=not is_writer()) as display:

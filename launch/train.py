@@ -9,8 +9,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from jaxrl_agent import command_line
-from jaxrl_agent.assemble import check_names
 from jaxrl_agent.config import build_config
+from jaxrl_agent.preflight import check_names, check_task
 from jaxrl_agent.train import train
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file; dotted flags override it")
@@ -21,7 +21,7 @@ _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tenso
 _RESUME = flags.DEFINE_bool("resume", False, "go on from the newest checkpoint, or start if there is none")
 _TENSORBOARD = flags.DEFINE_bool("tensorboard", True, "write an event file; show it by: tensorboard --logdir RUN_DIR")
 _PROGRESS = command_line.progress_flag()
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the resolved config with units and stop")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the resolved config with units, check it, and stop")
 flags.mark_flag_as_required("config")
 flags.register_multi_flags_validator(
     ["run_dir", "dry_run"], lambda given: given["run_dir"] or given["dry_run"], message="--run_dir must be given"
@@ -38,6 +38,8 @@ def main(_: list[str]) -> None:
     check_names(config)
     if _DRY_RUN.value:
         command_line.print_config(config)
+        if not check_task(config):
+            print("not checked: tokenizer and data of the task, which the start of the run checks")
         return
     display = command_line.make_display(_PROGRESS.value)
     run = train(config, _RUN_DIR.value, resume=_RESUME.value, display=display, tensorboard=_TENSORBOARD.value)

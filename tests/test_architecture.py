@@ -27,6 +27,7 @@ FLOORS = (
     {"learner"},
     {"checkpoint"},
     {"assemble"},  # a config's names become objects
+    {"preflight"},  # what is refused before anything is built
     {"evaluation"},
     {"train", "convert", "analysis"},
     {"report", "sweeps", "planning", "audit", "benchmark", "command_line"},

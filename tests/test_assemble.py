@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_agent import assemble
+from jaxrl_agent import assemble, preflight
 from jaxrl_agent.config import build_config, default_config
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.models.hf_weights import save_hf
@@ -37,8 +37,8 @@ def game(policy):
 
 
 def test_the_defaults_and_the_small_settings_pass():
-    assemble.check_names(build_config(default_config()))
-    assemble.check_names(small_config())
+    preflight.check_names(build_config(default_config()))
+    preflight.check_names(small_config())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_defaults_and_the_small_settings_pass():
 )
 def test_unknown_names_and_pairs_without_meaning_are_refused_before_anything_is_built(changes, message):
     with pytest.raises(ConfigError, match=message):
-        assemble.check_names(small_config(**changes))
+        preflight.check_names(small_config(**changes))
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_unknown_names_and_pairs_without_meaning_are_refused_before_anything_is_
     ],
 )
 def test_what_goes_together_passes(changes):
-    assemble.check_names(small_config(**changes))
+    preflight.check_names(small_config(**changes))
 
 
 def test_a_policy_that_never_saw_the_task_is_not_trained_by_reinforcement():
     with pytest.raises(ConfigError, match=r"no --init and config.warm_start.updates=0"):
-        assemble.check_start(small_config(warm_start__updates=0))
-    assemble.check_start(small_config(warm_start__updates=0, train__updates=0))
-    assemble.check_start(small_config(warm_start__updates=0, init="hf:x"))
+        preflight.check_start(small_config(warm_start__updates=0))
+    preflight.check_start(small_config(warm_start__updates=0, train__updates=0))
+    preflight.check_start(small_config(warm_start__updates=0, init="hf:x"))
 
 
 # ---- games

@@ -14,6 +14,7 @@ from jaxrl_agent.errors import ConfigError, RunError
 from jaxrl_agent.run_dir import RunDir
 from jaxrl_agent.testing.commands import assert_one_line_error
 
+CODE = "--config=configs/deepcoder_tiny_base.py"
 PROJECT = Path(__file__).resolve().parents[1]
 SMALL_CONFIG = """
 from jaxrl_agent.testing.small import small_values
@@ -100,6 +101,11 @@ def test_init_and_mesh_flags_go_over_the_file_and_folders_become_absolute(launch
     assert "the run: 0 supervised updates" in result.out
 
 
+def test_a_dry_run_says_what_it_could_not_check(launch):
+    result = launch("train", "--config=configs/deepcoder_qwen3_4b.py", "--init=hf:weights", "--dry_run")
+    assert "not checked: tokenizer and data of the task" in result.out
+
+
 # ---- what is refused
 
 
@@ -113,6 +119,11 @@ def test_init_and_mesh_flags_go_over_the_file_and_folders_become_absolute(launch
         (["--config.rollout.group_size=1"], ["config.rollout.group_size must be at least 2"]),
         (["--mesh=rows:2"], ["axes data, fsdp, tensor"]),
         (["--config.budget.schedule=curriculum"], ["caps within 1..16"]),
+        (["--config.task.tokenizer=byte"], ["vocabulary (62) must hold every id", "config.task.tokenizer"]),
+        ([CODE, "--config.task.tokenizer=lake_words"], ["lake_words"]),
+        ([CODE, "--config.task.coding.families=('slices',)"], ["families must be known", "slices", "slice"]),
+        ([CODE, "--config.task.coding.source=humaneval"], ["for evaluation only"]),
+        ([CODE, "--config.task.coding.source=mbpp", "--config.task.coding.path=/none"], ["data of mbpp", "/none"]),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_exit_code_1(launch, arguments, words):

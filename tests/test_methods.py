@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxrl_agent.algorithms import ALGORITHMS
-from jaxrl_agent.assemble import check_names
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.interrupts import Interrupted
 from jaxrl_agent.methods import needs_exact_values
+from jaxrl_agent.preflight import check_names
 from jaxrl_agent.progress import Display
 from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES
 from jaxrl_agent.testing.small import small_config, small_preset

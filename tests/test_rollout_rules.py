@@ -44,7 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_agent import assemble
+from jaxrl_agent import assemble, preflight
 from jaxrl_agent.checkpoint import REINFORCE, Checkpoints, describe_policy
 from jaxrl_agent.config import LakeConfig, TaskConfig, to_dict
 from jaxrl_agent.errors import ArgumentError, ConfigError
@@ -130,7 +130,7 @@ def test_rule_4_the_treatment_of_reasoning_is_named_and_never_mixed(tmp_path):
         with pytest.raises(ConfigError, match=r"think must be that of run:.*\(keep\); got 'off'"):
             start(small_config(**chat, init=f"run:{folder.path}"))
         with pytest.raises(ConfigError, match=r"several rows a trajectory.*got 'frozenlake'"):
-            assemble.check_names(small_config(**chat, task__think="strip_by_rows"))
+            preflight.check_names(small_config(**chat, task__think="strip_by_rows"))
 
 
 def test_rule_5_a_line_break_follows_each_reply(table, see, dialogue):

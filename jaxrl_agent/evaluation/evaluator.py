@@ -17,6 +17,7 @@ from jaxrl_agent.errors import ConfigError, NonFiniteError, SandboxError
 from jaxrl_agent.evaluation.pass_at_kt import PassGrid, default_ks, pass_grid, turn_grid
 from jaxrl_agent.parallel.distributed import is_writer, to_host
 from jaxrl_agent.parallel.mesh import make_mesh
+from jaxrl_agent.preflight import check_names
 from jaxrl_agent.progress import Display
 from jaxrl_agent.rollout.device_collect import SamplingSettings
 from jaxrl_agent.rollout.stage import Stage
@@ -64,7 +65,7 @@ def evaluate(
     """
     if not config.init:
         raise ConfigError("an evaluation needs a policy", value=config.init, remedy="Give run:DIR or hf:DIR.")
-    assemble.check_names(config)
+    check_names(config)
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh), display or Display(quiet=not is_writer()) as display:
         policy = assemble.initial_policy(config, mesh, jax.random.key(0))

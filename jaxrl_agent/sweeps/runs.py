@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jaxrl_agent import assemble
 from jaxrl_agent.analysis.arms import method_of, mixes
 from jaxrl_agent.config import Config, RolloutConfig, TrainConfig, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError, RunError
 from jaxrl_agent.evaluation.evaluator import evaluate, is_current
 from jaxrl_agent.interrupts import Interrupted
 from jaxrl_agent.parallel.distributed import from_writer, is_writer
+from jaxrl_agent.preflight import check_names
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import Json, RunDir, read_json, to_jsonable, write_json
 from jaxrl_agent.train import train
@@ -76,7 +76,7 @@ def plan(methods: Mapping[str, Config]) -> list[Arm]:
         ConfigError: methods that are not evaluated alike, a name that a base needs, or settings that cannot be met.
     """
     for name, config in methods.items():
-        assemble.check_names(config)
+        check_names(config)
         if config.seed:
             raise ConfigError(f"config.seed of {name} must be 0: a comparison sets it for each run", value=config.seed)
     _check_alike(methods)

@@ -24,6 +24,7 @@ from jaxrl_agent.interrupts import Interrupted, Interrupts
 from jaxrl_agent.learner.train_state import TrainState
 from jaxrl_agent.parallel.compile_counter import compiled_programs
 from jaxrl_agent.parallel.mesh import make_mesh
+from jaxrl_agent.preflight import check_names, check_start
 from jaxrl_agent.progress import Display
 from jaxrl_agent.run_dir import Json
 from jaxrl_agent.sweeps.population import Member, Population, choose_map, restorable, updates_in_a_call
@@ -159,8 +160,8 @@ def _check(settings: Sequence[Config]) -> None:
     if not first.train.updates:
         raise ConfigError("a sweep needs updates of reinforcement learning", value=0, remedy="Give --updates=N.")
     for config in settings:
-        assemble.check_names(config)
-        assemble.check_start(config)
+        check_names(config)
+        check_start(config)
 
 
 def _assemble(plan: _Plan, how: str) -> tuple[Population, assemble.Policy, assemble.Game]:
