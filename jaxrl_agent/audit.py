@@ -167,6 +167,13 @@ def summarize(findings: Sequence[Finding], problems: Sequence[Problem], **names:
     }
 
 
+_HEADINGS = {
+    "unpassable": "their own solution fails",
+    "exploitable": "a cheat passes all tests",
+    "weak": "a cheat passes the hidden tests, and fails a public one",
+}
+
+
 def _by_problem(findings: Sequence[Finding]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for finding in findings:
@@ -203,8 +210,8 @@ def print_audit(summary: dict[str, Any], console: Console | None = None) -> None
     console.print(table)
     if summary["n_without_gold"]:
         console.print(f"without a known solution: {summary['n_without_gold']}")
-    for heading in ("unpassable", "exploitable", "weak"):
-        console.print(f"{heading}: {len(summary[heading])}")
+    for heading, meaning in _HEADINGS.items():
+        console.print(f"{heading}: {len(summary[heading])} ({meaning})")
         for name, why in summary[heading].items():
             console.print(f"  {name}: {why if isinstance(why, str) else ', '.join(why)}", highlight=False, markup=False)
     if summary["could_not_check"]:

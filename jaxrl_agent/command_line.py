@@ -8,8 +8,9 @@ import operator
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import ml_collections
@@ -259,19 +260,27 @@ def evaluated_config(
         values.evaluation.budget_fractions = tuple(_fraction(text) for text in budget_fractions)
     values.evaluation.samples = samples or values.evaluation.samples
     values.task.n_test = tasks or values.task.n_test
+    if budget_fractions and values.task.budget_visibility == "hidden":
+        print("note: hidden budgets: one set of whole episodes serves every T, --budget_fractions changes nothing")
     return build_config(values)
 
 
 def subjects(
-    names: Sequence[str], config_file: ml_collections.ConfigDict | None, *, mesh: str | None = None
+    names: Sequence[str],
+    config_file: ml_collections.ConfigDict | None,
+    *,
+    tasks: int | None = None,
+    mesh: str | None = None,
 ) -> list[Subject]:
     """Policies of a study: `[NAME=]DIR` of run directories, or `[NAME=]hf:DIR`, which plays what a config file says.
+
+    All of them play `tasks` held-out tasks; None: as many as their settings say.
 
     Raises:
         ConfigError: an hf: folder without a config file, or a name given twice.
         RunError: a directory that holds no run.
     """
-    found = [_subject(text, config_file, mesh) for text in names]
+    found = [_subject(text, config_file, {"tasks": tasks, "mesh": mesh}) for text in names]
     if len({subject.name for subject in found}) < len(found):
         raise ConfigError(
             "policies of one study must differ in name",
@@ -281,7 +290,7 @@ def subjects(
     return found
 
 
-def _subject(text: str, config_file: ml_collections.ConfigDict | None, mesh: str | None) -> Subject:
+def _subject(text: str, config_file: ml_collections.ConfigDict | None, options: Mapping[str, Any]) -> Subject:
     name, equals, where = text.partition("=")
     if not equals or "/" in name:
         name, where = "", text
@@ -289,10 +298,10 @@ def _subject(text: str, config_file: ml_collections.ConfigDict | None, mesh: str
         if config_file is None:
             raise ConfigError("hf:DIR needs the settings of what it is to play", value=where, remedy="Give --config.")
         values = ml_collections.ConfigDict(config_file.to_dict())
-        config, run = evaluated_config(run_dir=None, checkpoint=where, config_file=values, mesh=mesh), None
+        config, run = evaluated_config(run_dir=None, checkpoint=where, config_file=values, **options), None
     else:
         run = RunDir.open(where.removeprefix("run:")).path
-        config = evaluated_config(run_dir=str(run), checkpoint=None, config_file=None, mesh=mesh)
+        config = evaluated_config(run_dir=str(run), checkpoint=None, config_file=None, **options)
     folder = Path(where.removeprefix("run:").removeprefix("hf:")).expanduser()
     # Only an absolute path has a name whatever it is ("." has none); a link keeps its own.
     return Subject(name or os.path.basename(os.path.abspath(folder)), config, None if run is None else str(run))

@@ -7,19 +7,15 @@ nothing else is ever put in their place. Only `fetch` uses the network.
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import importlib.util
-import json
 import os
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxrl_agent.errors import ConfigError, DataError
+from jaxrl_agent.row_files import count_rows, row_files
 
 VARIABLE = "JAXRL_DATA_DIR"
-ROW_FILES = (".json", ".jsonl", ".jsonl.gz", ".parquet")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,10 +155,12 @@ SOURCES = {
         ),
     )
 }
+_BY_PATH = {"deepcoder": "set config.task.coding.path to the file or folder"}
 NOTES = {
     "frozenlake": "maps are drawn from a seed: there is nothing to get",
     "deepcoder": "templates: problems are drawn from a seed: there is nothing to get",
 }
+NEEDS_NOTHING = ("templates",)  # sources without data
 TASKS = ("frozenlake", "deepcoder", "bfcl", "intercode_sql", "terminal")
 
 
@@ -283,70 +281,27 @@ def ways(name: str) -> list[str]:
         found.append(f"python launch/get_data.py --task={source.task} --fetch takes {source.hub} from the hub")
     if source.elsewhere:
         found.append(f"download: {source.elsewhere}")
-    return ["give a path", *found]
+    return [_BY_PATH.get(source.task, "give a path"), *found]
 
 
 def _missing(source: DataSource) -> DataError:
     numbered = "; ".join(f"({number}) {way}" for number, way in enumerate(ways(source.name), 1))
     return DataError(
         f"the data of {source.name} must be found",
-        value=f"none in {VARIABLE}={os.environ.get(VARIABLE, '')!s}, in packages, or in the hub's cache",
+        value=f"none in {_root()}, in packages, or in the hub's cache",
         remedy=f"Ways: {numbered}.",
     )
 
 
+def _root() -> str:
+    root = os.environ.get(VARIABLE)
+    if not root:
+        return f"{VARIABLE} (not set)"
+    return f"{VARIABLE}={root}" + " (no such folder)" * (not Path(root).expanduser().is_dir())
+
+
 def _files(source: DataSource) -> str:
     return ", ".join(source.files)
-
-
-# ---- reading
-
-
-def row_files(path: Path) -> list[Path]:
-    """Files of rows that a path stands for: itself, or those below it, in order of their names."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    return [file for file in files if file.name.endswith(ROW_FILES)]
-
-
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read a file of rows: a JSON list, JSON Lines (also compressed), or Parquet.
-
-    Raises:
-        DataError: it is none of these, or Parquet without pyarrow.
-    """
-    try:
-        if file.name.endswith(".parquet"):
-            return _parquet(file).to_pylist()
-        text = _text(file)
-        if text.lstrip().startswith("["):
-            return json.loads(text)
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError("a file of rows must be JSON, JSON Lines or Parquet", value=f"{file}: {error}") from error
-
-
-def _text(file: Path) -> str:
-    data = file.read_bytes()
-    return (gzip.decompress(data) if file.name.endswith(".gz") else data).decode("utf-8")
-
-
-def _parquet(file: Path) -> Any:
-    if importlib.util.find_spec("pyarrow") is None:
-        raise DataError("reading Parquet needs pyarrow", value=file.name, remedy="pip install pyarrow, or use JSON.")
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(file)
-
-
-def count_rows(path: Path) -> int:
-    """How many problems, entries or tasks a file or folder has."""
-    if path.name.endswith(".toml"):
-        return sum(len(tables) for tables in tomllib.loads(path.read_text(encoding="utf-8")).values())
-    if path.is_file():
-        return len(read_rows(path)) if path.name.endswith(ROW_FILES) else 0
-    if any(path.glob("*/task.*")):  # a folder of task folders
-        return sum(part.is_dir() for part in path.iterdir())
-    return sum(map(count_rows, [*row_files(path), *sorted(path.glob("*.toml"))]))
 
 
 # ---- for people
@@ -367,11 +322,15 @@ def describe(task: str, *, source: str = "", fetch_missing: bool = False) -> lis
         ConfigError: an unknown task or source.
         DataError: a source could not be fetched.
     """
-    names = [name for name, one in SOURCES.items() if one.task == task and source in ("", name)]
-    if task not in TASKS or (source and not names):
-        there = ", ".join(name for name, one in SOURCES.items() if one.task == task) or ", ".join(TASKS)
-        raise ConfigError("task and source must be known", value=(task, source), remedy=f"There are {there}.")
-    lines = [NOTES[task]] if task in NOTES and not source else []
+    if task not in TASKS:
+        raise ConfigError("task must be known", value=task, remedy=f"There are {', '.join(TASKS)}.")
+    drawn = NEEDS_NOTHING if task == "deepcoder" else ()
+    known = [name for name, one in SOURCES.items() if one.task == task]
+    if source and source not in (*known, *drawn):
+        there = ", ".join([*drawn, *known]) or "none: its tasks are drawn from a seed"
+        raise ConfigError(f"a source of task {task} must be known", value=source, remedy=f"There are {there}.")
+    names = [name for name in known if source in ("", name)]
+    lines = [NOTES[task]] if task in NOTES and source in ("", *drawn) else []
     for name in names:
         lines += _look(name, fetch_missing)
     return lines

@@ -259,7 +259,7 @@ def _reinforce(run: _Run, state: TrainState) -> None:
     reference = _reference(run)
     done, total = int(state.update), config.train.updates
     if done == total:
-        run.display.say(f"all {total} updates are done")
+        run.display.say(f"all {total} updates are done" if total else "saved, without reinforcement learning")
     run.folder.cut_metrics(done)
     run.display.start("training", total, done)
     while done < total:

@@ -25,6 +25,7 @@ _OUT = flags.DEFINE_string("out", None, "folder to write; made by this command")
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file that says what hf:DIR plays")
 _SPLIT = flags.DEFINE_enum("split", _DEFAULT.split, ["test", "validation"], "held-out tasks")
 _FRACTION = flags.DEFINE_float("budget_fraction", _DEFAULT.budget_fraction, "enforced budget over t_max", 0.0, 1.0)
+_TASKS = flags.DEFINE_integer("tasks", None, "held-out tasks", lower_bound=1)
 _SAMPLES = flags.DEFINE_integer("samples", _DEFAULT.samples, "whole episodes of each policy and task", 1)
 _STATES = flags.DEFINE_integer("states", _DEFAULT.states, "ordinary states, half from each policy's episodes", 1)
 _ERRORS = flags.DEFINE_integer("error_states", _DEFAULT.error_states, "states behind an injected error", 1)
@@ -43,7 +44,8 @@ flags.mark_flags_as_required(["base", "policy", "out"])
 def main(_: list[str]) -> None:
     """Read flags, probe, analyse, print the verdicts."""
     command_line.start(distributed=_DISTRIBUTED.value)
-    base, *policies = command_line.subjects([_BASE.value, *_POLICY.value], _CONFIG.value, mesh=_MESH.value)
+    names = [_BASE.value, *_POLICY.value]
+    base, *policies = command_line.subjects(names, _CONFIG.value, tasks=_TASKS.value, mesh=_MESH.value)
     given = flags.FLAGS.flag_values_dict()
     settings = ProbeSettings(**{field.name: given[field.name] for field in dataclasses.fields(ProbeSettings)})
     display = command_line.make_display(_PROGRESS.value)

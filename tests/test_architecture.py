@@ -20,7 +20,7 @@ PACKAGE = "jaxrl_agent"
 # another.
 FLOORS = (
     {"types", "errors", "config", "run_dir"},
-    {"statistics", "parallel", "progress", "interrupts", "tensorboard"},
+    {"statistics", "parallel", "progress", "interrupts", "tensorboard", "row_files"},
     {"models", "envs", "sandbox", "algorithms", "data"},
     {"tasks", "methods"},
     {"rollout"},

@@ -10,6 +10,7 @@ import pytest
 
 from jaxrl_agent import command_line, data
 from jaxrl_agent.errors import ConfigError, DataError
+from jaxrl_agent.row_files import read_rows, row_files
 from jaxrl_agent.testing.commands import assert_one_line_error
 
 
@@ -63,7 +64,7 @@ def test_the_hubs_cache_is_looked_in_last(tmp_path):
     (cache / "snapshots" / ("0" * 40) / "test.jsonl").write_text('{"a": 1}')
     found = data.locate("humaneval")
     assert "hub" in found.way
-    assert [data.read_rows(file) for file in data.row_files(found.path)] == [[{"a": 1}]]
+    assert [read_rows(file) for file in row_files(found.path)] == [[{"a": 1}]]
 
 
 @pytest.mark.parametrize("name", sorted(set(data.SOURCES) - {"own"}))
@@ -72,7 +73,7 @@ def test_what_is_nowhere_is_one_error_with_every_way(name, monkeypatch):
     with pytest.raises(DataError) as caught:
         data.find_data(name)
     words = str(caught.value)
-    assert "give a path" in words
+    assert ("config.task.coding.path" if data.SOURCES[name].task == "deepcoder" else "give a path") in words
     assert f"{data.VARIABLE} to a folder that has {data.SOURCES[name].folder}/" in words
     for way in data.ways(name):
         assert way in words
@@ -100,21 +101,21 @@ def test_unknown_sources_and_tasks_are_refused():
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"a": 2}]', '{"a": 1}\n\n{"a": 2}\n'])
 def test_rows_are_a_json_list_or_lines(text, tmp_path):
     (tmp_path / "rows.json").write_text(text)
-    assert data.read_rows(tmp_path / "rows.json") == [{"a": 1}, {"a": 2}]
+    assert read_rows(tmp_path / "rows.json") == [{"a": 1}, {"a": 2}]
 
 
 def test_a_broken_file_is_an_error_with_its_name(tmp_path):
     for name, content in (("rows.json", b"{"), ("rows.jsonl.gz", b"not gzip")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):
-            data.read_rows(tmp_path / name)
+            read_rows(tmp_path / name)
 
 
 def test_parquet_without_pyarrow_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(data.importlib.util, "find_spec", lambda package: None)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="pyarrow"):
-        data.read_rows(tmp_path / "rows.parquet")
+        read_rows(tmp_path / "rows.parquet")
 
 
 # ---- the command

@@ -211,6 +211,8 @@ class WarmStartConfig:
     turns: int = setting(12, "length of a demonstration, not cut by the budget that it shows", unit="turns", low=1)
     random_move: float = setting(0.05, "probability of a random action", low=0.0, high=1.0)
     repeat_mistake: float = setting(0.5, "probability of another after a random, not optimal one", low=0.0, high=1.0)
+    careful: float = setting(0.0, "share of programmers who note the example's answer first", low=0.0, high=1.0)
+    careful_move: float = setting(0.1, "probability that such a programmer makes a mistake", low=0.0, high=1.0)
     look_base: float = setting(0.05, "probability of a look at budget 0", low=0.0, high=1.0)
     look_slope: float = setting(0.5, "what a full budget adds to it", low=0.0)
     log_every: int = setting(20, "updates between logged lines", unit="optimizer steps", low=1)

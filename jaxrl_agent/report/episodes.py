@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,10 @@ CONDITIONS = ("ordinary", "after an injected error", "same state without the err
 _TOGETHER = (CONDITIONS[:1], CONDITIONS[1:])  # shown on the same instances
 MAX_TEXT = 4000  # characters of one message
 _MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+
+_TESTS = ("public_passed", "public_total", "hidden_passed", "hidden_total", "statuses")
+_SYSTEM = re.compile(r"<\|im_start\|>system\n")
+_MARKS = re.compile(r"<\|im_start\|>\w+\n(<think>\n\n</think>\n*)?|<\|im_end\|>")
 
 Place = tuple[int, str]  # budget, instance id
 
@@ -127,7 +132,7 @@ def _shrink(trajectory: Json, run: Run) -> Json:
     turns = [_shrink_turn(turn, foggy=foggy) for turn in trajectory.get("turns", [])]
     prompt = (trajectory.get("instance") or {}).get("prompt")
     if turns and prompt:
-        turns[0]["observation"] = _cut(f"{prompt.rstrip()}\n{turns[0]['observation']}")
+        turns[0]["observation"] = _cut("\n".join(filter(None, (_readable(prompt), turns[0]["observation"]))))
     return {
         "run": run.name,
         "instance": str(trajectory["instance_id"]),
@@ -146,8 +151,8 @@ def _shrink_turn(turn: Json, *, foggy: bool) -> Json:
     info = turn.get("info") or {}
     logprobs = turn.get("logprobs") or []
     return {
-        "observation": _cut(turn.get("observation")),
-        "text": _cut(turn.get("text")),
+        "observation": _cut(_readable(turn.get("observation"))),
+        "text": _cut(_readable(turn.get("text"))),
         "action": turn.get("parsed_action"),
         "reward": turn.get("reward"),
         "cell": info.get("cell"),
@@ -156,10 +161,16 @@ def _shrink_turn(turn: Json, *, foggy: bool) -> Json:
         "llr": info.get("llr"),
         "injected": bool(info.get("injected")),
         "call_ok": info.get("call_ok"),
+        "tests": {key: info[key] for key in _TESTS} if "statuses" in info else None,
         "seen": info.get("cells_seen", info.get("holes_seen")) if foggy else None,
         "probability": round(math.exp(sum(logprobs)), 4) if logprobs else None,
         "tokens": len(turn.get("tokens") or []),
     }
+
+
+def _readable(text: str | None) -> str:
+    """A piece of a dialogue without the marks of the chat format; what a system message says keeps its role."""
+    return _MARKS.sub("", _SYSTEM.sub("(system) ", text or "")).strip("\n")
 
 
 def _cut(text: str | None) -> str:

@@ -23,9 +23,17 @@ VISIBILITY = {
     "remaining": "told every turn, as turns left",
 }
 ABSENT = "—"
+_TASK_OF = {"lake": "frozenlake", "coding": "deepcoder"}  # whose settings a section of config.task holds
 STEP_QUALITY = (
     "the quality of the action taken in its state: on a lake its exact value, of a program the share of tests passed"
 )
+
+
+def turn_names(config: Json) -> dict[str, str]:
+    """What metrics of single turns mean in the words of a run's task."""
+    if setting(config, "task.name", "frozenlake") == "deepcoder":
+        return {"optimal_share": "turns that pass all tests", "regret": "share of tests that a turn fails"}
+    return {"optimal_share": "turns with a best action", "regret": "regret of a turn"}
 
 
 def is_foggy(config: Json) -> bool:
@@ -135,7 +143,7 @@ def compare(runs: Sequence[Run], part: str, *, differing: bool) -> Table:
 
     Rows that are equal have one value column, since it holds for every run.
     """
-    columns = [flatten(getattr(run, part)) for run in runs]
+    columns = [flatten(_used(run.config) if part == "config" else getattr(run, part)) for run in runs]
     keys = dict.fromkeys(key for column in columns for key in column)
     rows = []
     for key in keys:
@@ -144,6 +152,15 @@ def compare(runs: Sequence[Run], part: str, *, differing: bool) -> Table:
             rows.append((key, *(values if differing else values[:1])))
     names = tuple(run.name for run in runs) if differing else ("value",)
     return Table(("setting", *names), tuple(rows))
+
+
+def _used(config: Json) -> Json:
+    """The settings without sections that a run had no use for: another task's, or a warm start that --init replaced."""
+    used = {key: value for key, value in config.items() if key != "warm_start" or not config.get("init")}
+    if task := config.get("task"):
+        name = task.get("name", "frozenlake")
+        used["task"] = {key: value for key, value in task.items() if _TASK_OF.get(key, name) == name}
+    return used
 
 
 def _text(value: Any) -> str:

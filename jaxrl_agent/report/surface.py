@@ -22,7 +22,7 @@ Cell = tuple[int, int]  # K, T
 class Budget:
     """A column of the headline table."""
 
-    percent: int  # of t_max
+    percent: int  # of t_max that the turns are: 40 for 2 of 5, which stand where 25 are asked for
     turns: int
 
     @property
@@ -90,7 +90,8 @@ def compute_surface(runs: Sequence[Run]) -> Surface:
     """
     t_max = runs[0].t_max
     common = set.intersection(*(set(run.evaluated_turns()) for run in runs))
-    budgets = tuple(b for p in HEADLINE_PERCENTS if (b := Budget(p, turns_at(p, t_max))).turns in common)
+    headline = dict.fromkeys(turns_at(percent, t_max) for percent in HEADLINE_PERCENTS)
+    budgets = tuple(Budget(round(100 * turns / t_max), turns) for turns in headline if turns in common)
     if not budgets:
         raise RunError(
             "runs in one report must share a budget at 25, 50, 75 or 100% of t_max",

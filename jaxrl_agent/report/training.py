@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxrl_agent.report import svg
 from jaxrl_agent.report.figure import Figure, Key, Table
-from jaxrl_agent.report.load import Run
+from jaxrl_agent.report.load import Run, setting
 from jaxrl_agent.report.panels import LinePanel, Series
-from jaxrl_agent.report.settings import STEP_QUALITY, is_foggy
+from jaxrl_agent.report.settings import STEP_QUALITY, is_foggy, turn_names
 from jaxrl_agent.run_dir import Json
 
 MAX_DRAWN = 400  # points of one line: more than a panel can show
@@ -146,10 +146,10 @@ def reward_figure(runs: Sequence[Run]) -> Figure | None:
         np.array_equal(column(r.metrics, "success"), column(r.metrics, "trajectory_reward"), equal_nan=True)
         for r in trained
     )
-    curves = [curve for curve in REWARD if not (same and curve.key == "success")]
+    curves = [_in_words_of(trained, curve) for curve in REWARD if not (same and curve.key == "success")]
     definition = "Means over the trajectories of one update, sampled on training tasks under the training budgets. "
     definition += "A run that mixes budgets earns less than one that always has the full budget, at equal skill."
-    if any(_has(run.metrics, "optimal_share") for run in trained):
+    if any(_has(run.metrics, "optimal_share") and setting(run.config, "task.name") != "deepcoder" for run in trained):
         definition += (
             " A best action is judged by exact values of the true map: on a foggy lake a look counts as a turn lost, "
             "however sensible it was."
@@ -159,6 +159,11 @@ def reward_figure(runs: Sequence[Run]) -> Figure | None:
     if same:
         definition += " Success is equal to the trajectory reward in every update."
     return _curves_figure("training-reward", "Reward along training", curves, runs, definition=definition)
+
+
+def _in_words_of(runs: Sequence[Run], curve: Curve) -> Curve:
+    name = turn_names(runs[0].config).get(curve.key) if runs else None
+    return dataclasses.replace(curve, title=name.capitalize()) if name else curve
 
 
 def step_reward_figure(runs: Sequence[Run]) -> Figure | None:

@@ -24,3 +24,17 @@ PROBES: dict[str, Callable] = {"frozenlake": LakeProbe, "deepcoder": CodingProbe
 DEMONSTRATIONS: dict[str, Callable] = {"deepcoder": demonstrations}
 # Of one turn, from the task's settings: what the time limit of environments must exceed.
 WORST_SECONDS: dict[str, Callable] = {"deepcoder": worst_grading_seconds}
+
+
+def register_host_task(name: str, make: Callable, *, demonstrations: Callable | None = None) -> None:
+    """Make a task of your own known under a name, as a config file does before it names it; README has one whole.
+
+    Args:
+        name: for `config.task.name`.
+        make: `(task_config, tokenizer, split, vocab_size=...)` -> `base.HostTask` and `base.HostInstances`; one object
+            may be both.
+        demonstrations: `(task, count, seed=..., config=..., context=...)` -> `base.Demonstration`s, for a warm start.
+    """
+    HOST_TASKS[name] = TASKS[name] = make
+    if demonstrations is not None:
+        DEMONSTRATIONS[name] = demonstrations

@@ -73,6 +73,26 @@ def test_evaluation_files_go_before_training_files_and_the_last_training_file_st
     assert [e["instance"] for e in episodes(loaded({"base": run}))] == ["late"]
 
 
+def test_dialogues_are_shown_without_the_marks_of_the_chat_format(runs):
+    think = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    said = trajectory(turns=((0, "left"), (1, "down")))
+    system, user = "<|im_start|>system\nBe brief.<|im_end|>\n", "<|im_start|>user\nDouble n.<|im_end|>\n"
+    said["instance"]["prompt"] = system + user + think
+    said["turns"][1] |= {"observation": f"\n<|im_start|>user\nin 2 want 4<|im_end|>\n{think}", "text": "4<|im_end|>"}
+    first, second = only(runs, said)[0]["turns"]
+    assert first["observation"] == "(system) Be brief.\nDouble n."
+    assert (second["observation"], second["text"]) == ("in 2 want 4", "4")
+
+
+def test_a_submissions_tests_are_shown(runs):
+    counts = {"public_passed": 2, "public_total": 2, "hidden_passed": 1, "hidden_total": 2}
+    graded = trajectory(turns=((None, "8f3a 3/4"), (None, "left")))
+    graded["turns"][0]["info"] = {**counts, "statuses": ["ok", "ok", "ok", "wrong"], "program": "x"}
+    first, second = only(runs, graded)[0]["turns"]
+    assert first["tests"] == {**counts, "statuses": ["ok", "ok", "ok", "wrong"]}
+    assert second["tests"] is None
+
+
 def test_the_first_stored_attempt_is_shown(runs):
     shown = only(runs, trajectory(success=True, stop="success"), trajectory(success=False))
     assert [e["stop"] for e in shown] == ["success"]

@@ -26,6 +26,16 @@ def test_settings_that_differ_stand_side_by_side_and_the_others_once():
     assert compare(runs, "config", differing=False).rows == (("a", "1"),)
 
 
+def test_settings_that_a_run_has_no_use_for_are_no_difference():
+    """Another task's, and those of a warm start that --init replaced."""
+    task = {"name": "deepcoder", "lake": {"size": 4}, "coding": {"source": "own"}}
+    trained = {"init": "run:base", "warm_start": {"updates": 7}, "task": task}
+    runs = [run(config={"init": "", "warm_start": {"updates": 9}, "task": task}), run("grpo", config=trained)]
+    shown = compare(runs, "config", differing=True)
+    assert shown.rows == (("init", "—", "run:base"), ("warm_start.updates", "9", "—"))
+    assert compare(runs, "config", differing=False).rows == (("task.name", "deepcoder"), ("task.coding.source", "own"))
+
+
 def test_the_fog_is_read_from_the_real_configuration():
     config = to_dict(Config())
     assert is_foggy(config)

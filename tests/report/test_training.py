@@ -21,9 +21,10 @@ from jaxrl_agent.report.training import (
 )
 
 
-def run(name="grpo", slot=1, metrics=(), warm_start=()):
+def run(name="grpo", slot=1, metrics=(), warm_start=(), config=None):
     """As much of a run as figures of training look at."""
-    return types.SimpleNamespace(name=name, slot=slot, metrics=tuple(metrics), warm_start=tuple(warm_start))
+    rows = {"metrics": tuple(metrics), "warm_start": tuple(warm_start)}
+    return types.SimpleNamespace(name=name, slot=slot, config=config or {}, **rows)
 
 
 def test_smoothing_is_a_centred_mean_with_shorter_ends():
@@ -42,6 +43,15 @@ def test_the_window_is_odd(n, window):
 
 def test_absent_and_null_values_are_not_known():
     np.testing.assert_array_equal(column([{"a": 1}, {"a": None}, {}], "a"), [1, math.nan, math.nan])
+
+
+def test_turns_are_named_in_the_words_of_the_task():
+    rows = [{"update": i, "trajectory_reward": 0.0, "success": 0.1 * i, "optimal_share": 0.5} for i in range(1, 5)]
+    code = {"task": {"name": "deepcoder"}}
+    for config, title in (({}, "Turns with a best action"), (code, "Turns that pass all tests")):
+        figure = reward_figure([run(metrics=rows, config=config)])
+        assert figure.panels[-1].title == title
+        assert ("best action" in figure.definition) == (not config)
 
 
 def test_success_is_left_out_where_it_equals_the_reward():

@@ -9,7 +9,7 @@ from jaxrl_agent.report.analysis.schema import STEP_REWARDS
 from jaxrl_agent.report.figure import Figure, Key, Table
 from jaxrl_agent.report.panels import LinePanel, Series
 from jaxrl_agent.report.rows import Row
-from jaxrl_agent.report.settings import STEP_QUALITY
+from jaxrl_agent.report.settings import STEP_QUALITY, turn_names
 from jaxrl_agent.report.training import smoothed_series, window_for
 from jaxrl_agent.run_dir import Json
 
@@ -18,7 +18,7 @@ _NAMES = {
     _REWARD: "trajectory reward",
     **dict(zip(STEP_REWARDS, ("first turn only", "mean of trajectory means", "pooled over turns"), strict=True)),
 }
-_MORE = {"optimal_share": "turns with a best action", "regret": "regret of a turn"}
+_MORE = ("optimal_share", "regret")
 _SLOTS = {name: 2 + i for i, name in enumerate(_NAMES)}  # the slots that step reward has in the training figures
 
 
@@ -35,7 +35,8 @@ def _figure(pair: Pair, found: Json) -> Figure:
     updates = found["updates"]
     columns = [name for name in (*_NAMES, *_MORE) if any(v is not None for v in found.get(name) or [])]
     lines = [_line(found, name) for name in _NAMES if name in columns]
-    changes = [_change(found, name) for name in columns]
+    names = _NAMES | turn_names(pair.policy.config)
+    changes = [_change(found, name, names[name]) for name in columns]
     values = [v for line in lines for v in (*line.ys, *line.faint)]
     x_axis = svg.nice_axis(updates, include=(0.0,))
     panels = (
@@ -84,11 +85,11 @@ def _line(found: Json, name: str) -> Series:
     return smoothed_series(found["updates"], found[name], _label(name), _SLOTS[name])
 
 
-def _change(found: Json, name: str) -> Row:
+def _change(found: Json, name: str, label: str) -> Row:
     heading = "Step reward" if name in STEP_REWARDS else "Trajectories" if name == _REWARD else "Actions"
     return Row(
         heading,
-        _MORE.get(name) or _NAMES[name],
+        label,
         _SLOTS.get(name, svg.N_SLOTS),
         *marks.ends((found["change"] or {}).get(name)),
     )

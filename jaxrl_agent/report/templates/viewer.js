@@ -121,16 +121,26 @@
   // ---- the text --------------------------------------------------------------------------------------------------
   function fact(name, value) { return `<div><dt>${name}</dt><dd>${escape(value)}</dd></div>`; }
 
+  function testFacts(t) {
+    if (!t || !t.tests) return [];
+    const { public_passed, public_total, hidden_passed, hidden_total, statuses } = t.tests;
+    const kinds = unique(statuses).filter((s) => s !== "ok").map((s) => `${s} ${statuses.filter((x) => x === s).length}`);
+    return [fact("Public tests passed", `${public_passed} of ${public_total}`), fact("Hidden tests passed", `${hidden_passed} of ${hidden_total}`),
+      ...(kinds.length ? [fact("Tests failed by", kinds.join(", ").replaceAll("_", " "))] : [])];
+  }
+
   function drawTurn(episode, turn) {
     const used = episode.turns.length;
     if (turn > used) {
       $("turn").innerHTML = `<h4>End</h4><p>${escape(episode.run)} ${ending(episode)} after ${used} of ${turns(episode.budget)}.</p><dl>`
+        + testFacts(episode.turns[used - 1]).join("")
         + fact("Return", round(episode.return)) + fact("Outcome", outcome(episode)) + fact("Turns unused", episode.budget - used) + "</dl>";
       return;
     }
-    const t = episode.turns[turn - 1], facts = [fact("Action", t.action === null ? "unusable reply" : t.action), fact("Reward", round(t.reward))];
+    const t = episode.turns[turn - 1], facts = [fact(t.tests ? "Program, tests passed" : "Action", t.action === null ? "unusable reply" : t.action), fact("Reward", round(t.reward))];
     facts.push(fact("Turns left before it", episode.budget - turn + 1));
-    if (t.quality !== null && t.quality !== undefined) {
+    facts.push(...testFacts(t));
+    if (!t.tests && t.quality !== null && t.quality !== undefined) {
       facts.push(fact("Value of the action", round(t.quality)));
       if (t.best !== null && t.best !== undefined) facts.push(fact("Value of the best", round(t.best)), fact("Q gap: best − action", round(t.best - t.quality)));
     }

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_agent.config.sections import CodingConfig
-from jaxrl_agent.data import find_data, read_rows, row_files
+from jaxrl_agent.data import find_data
 from jaxrl_agent.errors import ArgumentError, DataError
+from jaxrl_agent.row_files import read_rows, row_files
 from jaxrl_agent.sandbox.asserts import from_assert
 from jaxrl_agent.tasks.coding.choosing import choose_tests
 from jaxrl_agent.tasks.coding.problem import Problem, Test
