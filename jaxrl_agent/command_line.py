@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import operator
 import os
@@ -17,9 +18,9 @@ import ml_collections
 from absl import app, flags, logging
 
 from jaxrl_agent import sandbox
-from jaxrl_agent.config import Config, build_config, check_key, describe, to_dict
+from jaxrl_agent.config import Config, build_config, check_key, describe, to_dict, unknown_name
 from jaxrl_agent.errors import ConfigError, JaxrlError
-from jaxrl_agent.evaluation.pair_probe import Subject
+from jaxrl_agent.evaluation.pair_probe import ProbeSettings, Subject
 from jaxrl_agent.parallel.distributed import is_writer, join_processes
 from jaxrl_agent.progress import MODES, Display
 from jaxrl_agent.run_dir import Json, RunDir, declare, write_json, write_lines
@@ -164,6 +165,25 @@ def read_config(path: str, settings: Sequence[str] = (), **given: str | None) ->
         section = functools.reduce(operator.getitem, sections, plain)
         section[name] = _parsed(text, like=section[name])
     return build_config(plain)
+
+
+def probe_settings(items: Sequence[str]) -> ProbeSettings:
+    """Sizes of a study from `NAME:VALUE` settings such as `--probe=states:64,replies:8`.
+
+    Raises:
+        ConfigError: an unknown name, or a value that is none of its kind.
+    """
+    fields = {field.name: field.default for field in dataclasses.fields(ProbeSettings)}
+    chosen = {}
+    for name, text in split_settings(items):
+        if name not in fields:
+            raise unknown_name("a setting of --probe must be known", name, fields)
+        kind, value = type(fields[name]), _parsed(text, like=fields[name])
+        value = float(value) if kind is float and isinstance(value, int) else value
+        if not isinstance(value, kind) or (name not in ("seed", "split") and value <= 0):
+            raise ConfigError(f"--probe={name} must be {kind.__name__}, and above 0 if it counts", value=text)
+        chosen[name] = value
+    return ProbeSettings(**chosen)
 
 
 def split_settings(items: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,7 +11,6 @@ with --analyze also verdicts.md, and a study of each seed in seedN/analysis_of_B
 from absl import flags
 
 from jaxrl_agent import command_line
-from jaxrl_agent.evaluation.pair_probe import ProbeSettings
 from jaxrl_agent.parallel.distributed import is_writer
 from jaxrl_agent.sweeps.compare import compare, stored_verdicts, summary
 from jaxrl_agent.sweeps.runs import method_names
@@ -25,10 +24,14 @@ _SAMPLES = flags.DEFINE_integer("samples", None, "trajectories of each held-out 
 _INIT = flags.DEFINE_string("init", None, "initial policy of all methods: hf:DIR or run:DIR, in place of a warm start")
 _MESH = flags.DEFINE_string("mesh", None, "AXIS:SIZE list over data, fsdp, tensor")
 _ANALYZE = flags.DEFINE_bool("analyze", False, "also probe every method against its base, and judge every claim")
+_PROBE = flags.DEFINE_multi_string("probe", [], "sizes of --analyze: NAME:VALUE,NAME:VALUE, as analyze.py's flags")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "join the processes of a pod (TPU, Slurm, or JAX_* variables)")
 _TENSORBOARD = flags.DEFINE_bool("tensorboard", True, "write event files; show them by: tensorboard --logdir DIR")
 _PROGRESS = command_line.progress_flag()
 flags.mark_flags_as_required(["configs", "out"])
+flags.register_multi_flags_validator(
+    ["probe", "analyze"], lambda given: given["analyze"] or not given["probe"], message="--probe needs --analyze"
+)
 
 
 def main(_: list[str]) -> None:
@@ -41,7 +44,7 @@ def main(_: list[str]) -> None:
         dict(zip(method_names(_CONFIGS.value), configs, strict=True)),
         seeds,
         _OUT.value,
-        probes=ProbeSettings() if _ANALYZE.value else None,
+        probes=command_line.probe_settings(_PROBE.value) if _ANALYZE.value else None,
         display=command_line.make_display(_PROGRESS.value),
         tensorboard=_TENSORBOARD.value,
     )

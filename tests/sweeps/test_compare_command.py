@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_agent.command_line import read_config, seed_list, split_settings
+from jaxrl_agent.command_line import probe_settings, read_config, seed_list, split_settings
 from jaxrl_agent.config import Config
 from jaxrl_agent.errors import ConfigError
+from jaxrl_agent.evaluation.pair_probe import ProbeSettings
 from jaxrl_agent.run_dir import read_json
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,26 @@ def test_commas_inside_a_value_do_not_end_it():
 def test_settings_without_a_key_are_refused():
     with pytest.raises(ConfigError, match="KEY:VALUE"):
         split_settings(["0.5"])
+
+
+def test_a_study_is_made_smaller_by_names_and_numbers():
+    small = probe_settings(["states:64,replies:8", "budget_fraction:1,split:validation"])
+    assert small == ProbeSettings(states=64, replies=8, budget_fraction=1.0, split="validation")
+    assert probe_settings([]) == ProbeSettings()
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("sates:64", "Did you mean 'states'"),
+        ("states:0", "--probe=states must be int"),
+        ("states:few", "--probe=states must be int"),
+        ("budget_fraction:all", "--probe=budget_fraction must be float"),
+    ],
+)
+def test_sizes_of_a_study_that_mean_nothing_are_refused(item, message):
+    with pytest.raises(ConfigError, match=message):
+        probe_settings([item])
 
 
 def test_settings_are_read_in_the_type_of_their_key():
