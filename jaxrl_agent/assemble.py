@@ -220,13 +220,7 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
     Raises:
         ConfigError: there are fewer instances than one update draws.
     """
-    drawn = config.rollout.prompts_per_update * config.rollout.candidates
-    if drawn > len(game.instances):
-        raise ConfigError(
-            f"an update must not draw more instances than the {len(game.instances)} that there are",
-            value=drawn,
-            remedy="Lower config.rollout.prompts_per_update (times candidates), or take a larger source of instances.",
-        )
+    check_enough(config, len(game.instances))
     algorithm, rollout = ALGORITHMS[config.algorithm.name], config.rollout
     own = getattr(config.algorithm, algorithm.section, None)
     options = {
@@ -255,6 +249,21 @@ def build_step(config: Config, policy: Policy, game: Game) -> StepSettings:
         candidates=rollout.candidates,
         balance=config.budget.balance,
     )
+
+
+def check_enough(config: Config, instances: int) -> None:
+    """Refuse to draw more instances in one update than there are.
+
+    Raises:
+        ConfigError: says how many there are.
+    """
+    drawn = config.rollout.prompts_per_update * config.rollout.candidates
+    if drawn > instances:
+        raise ConfigError(
+            f"an update must not draw more instances than the {instances} that there are",
+            value=drawn,
+            remedy="Lower config.rollout.prompts_per_update (times candidates), or take a larger source of instances.",
+        )
 
 
 def build_rollouts(config: Config, step: StepSettings, policy: Policy, game: Game) -> Rollouts:

@@ -167,6 +167,9 @@ def read_config(path: str, settings: Sequence[str] = (), **given: str | None) ->
     return build_config(plain)
 
 
+_PROBE_RULES = {"split": ("test", "validation").__contains__, "budget_fraction": lambda share: 0.0 < share <= 1.0}
+
+
 def probe_settings(items: Sequence[str]) -> ProbeSettings:
     """Sizes of a study from `NAME:VALUE` settings such as `--probe=states:64,replies:8`.
 
@@ -174,14 +177,15 @@ def probe_settings(items: Sequence[str]) -> ProbeSettings:
         ConfigError: an unknown name, or a value that is none of its kind.
     """
     fields = {field.name: field.default for field in dataclasses.fields(ProbeSettings)}
+    del fields["seed"]  # a comparison sets it for each run
     chosen = {}
     for name, text in split_settings(items):
         if name not in fields:
             raise unknown_name("a setting of --probe must be known", name, fields)
         kind, value = type(fields[name]), _parsed(text, like=fields[name])
         value = float(value) if kind is float and isinstance(value, int) else value
-        if not isinstance(value, kind) or (name not in ("seed", "split") and value <= 0):
-            raise ConfigError(f"--probe={name} must be {kind.__name__}, and above 0 if it counts", value=text)
+        if not isinstance(value, kind) or not _PROBE_RULES.get(name, lambda count: count > 0)(value):
+            raise ConfigError(f"--probe={name} must be {kind.__name__} in the range of analyze.py's flag", value=text)
         chosen[name] = value
     return ProbeSettings(**chosen)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from jaxrl_agent.algorithms import ALGORITHMS
 from jaxrl_agent.assemble import (
     build_optimizer,
     build_schedule,
+    check_enough,
     check_think,
     fitting_tokenizer,
     policy_optimizer,
@@ -22,12 +24,12 @@ from jaxrl_agent.checkpoint import split_policy_name
 from jaxrl_agent.config import Config, unknown_name
 from jaxrl_agent.errors import ConfigError
 from jaxrl_agent.methods import check_method
+from jaxrl_agent.models.qwen3_config import Qwen3Config
 from jaxrl_agent.models.sizes import get_preset
-from jaxrl_agent.models.tokenizer import load_tokenizer
 from jaxrl_agent.parallel.mesh import parse_mesh
 from jaxrl_agent.rollout.budget import BUDGET_SCHEDULES, N_LEVELS
 from jaxrl_agent.rollout.collect import check_reply_fits
-from jaxrl_agent.tasks import HOST_TASKS, TASKS, WORST_SECONDS
+from jaxrl_agent.tasks import DEMONSTRATIONS, HOST_TASKS, TASKS, WORST_SECONDS
 
 
 def check_names(config: Config) -> None:
@@ -47,6 +49,7 @@ def check_names(config: Config) -> None:
     check_think(config)
     check_time(config)
     check_context(config)
+    check_demonstrations(config)
     if config.init:
         split_policy_name(config.init)
     else:  # given weights bring a shape of their own
@@ -78,6 +81,21 @@ def check_time(config: Config) -> None:
         )
 
 
+def check_demonstrations(config: Config) -> None:
+    """Refuse a warm start on a task of host code that nobody demonstrates.
+
+    Raises:
+        ConfigError: `config.init` names no policy, and no demonstrations were registered.
+    """
+    name, warm = config.task.name, config.warm_start.updates and not config.init
+    if warm and name in HOST_TASKS and name not in DEMONSTRATIONS:
+        raise ConfigError(
+            "a warm start needs demonstrations of the task",
+            value=name,
+            remedy="Give --init, set config.warm_start.updates=0, or register them (tasks.register_host_task).",
+        )
+
+
 def check_context(config: Config) -> None:
     """Refuse trajectories of host code that have no room for a reply, before a warm start is paid for.
 
@@ -104,7 +122,9 @@ def check_start(config: Config) -> None:
 
 
 def check_task(config: Config) -> bool:
-    """Refuse a tokenizer that a fresh model or the task can not speak, and data that are not here.
+    """Refuse a tokenizer with more ids than the model, and for host tasks what building the task refuses.
+
+    No device is touched: tasks that are played inside jit are not built.
 
     Returns:
         Whether that could be checked: a policy named by `config.init` brings its own tokenizer, and may lie elsewhere.
@@ -112,16 +132,24 @@ def check_task(config: Config) -> bool:
     Raises:
         TokenizerError, DataError, ConfigError: as at the start of a run.
     """
-    kind, path = split_policy_name(config.init) if config.init else ("", "")
     if not config.init and config.task.tokenizer:
-        model = get_preset(config.model.preset)
-        tokenizer, vocab_size = fitting_tokenizer(config.task.tokenizer, model), model.vocab_size
-    elif kind == "hf" and Path(path).exists():
-        tokenizer = load_tokenizer(config.task.tokenizer or path)
-        vocab_size = tokenizer.vocab_size
+        name, model = config.task.tokenizer, get_preset(config.model.preset)
+    elif config.init and (found := _hf_config(config.init)):
+        name, model = config.task.tokenizer or split_policy_name(config.init)[1], found
     else:
         return False
+    tokenizer = fitting_tokenizer(name, model)
     if config.task.name in HOST_TASKS:
-        one = dataclasses.replace(config.task, n_train=1)
-        HOST_TASKS[config.task.name](one, tokenizer, "train", vocab_size=vocab_size)
+        drawn = config.rollout.prompts_per_update * config.rollout.candidates  # reading more would take longer
+        few = dataclasses.replace(config.task, n_train=min(config.task.n_train, drawn))
+        _, instances = HOST_TASKS[config.task.name](few, tokenizer, "train", vocab_size=model.vocab_size)
+        if config.train.updates:
+            check_enough(config, len(instances))
     return True
+
+
+def _hf_config(init: str) -> Qwen3Config | None:
+    """The shape of the model in a Hugging Face folder, if that is what a policy's name means and it is here."""
+    kind, path = split_policy_name(init)
+    file = Path(path).expanduser() / "config.json"
+    return Qwen3Config.from_hf(json.loads(file.read_text("utf-8"))) if kind == "hf" and file.is_file() else None

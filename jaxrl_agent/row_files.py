@@ -32,14 +32,14 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
         text = _text(file)
         if text.lstrip().startswith("["):
             return json.loads(text)
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
     except (ValueError, OSError, EOFError) as error:
         raise DataError("a file of rows must be JSON, JSON Lines or Parquet", value=f"{file}: {error}") from error
 
 
 def _text(file: Path) -> str:
     data = file.read_bytes()
-    return (gzip.decompress(data) if file.name.endswith(".gz") else data).decode("utf-8")
+    return (gzip.decompress(data) if file.name.endswith(".gz") else data).decode("utf-8-sig")
 
 
 def _parquet(file: Path) -> Any:

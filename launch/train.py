@@ -10,7 +10,7 @@ from ml_collections import config_flags
 
 from jaxrl_agent import command_line
 from jaxrl_agent.config import build_config
-from jaxrl_agent.preflight import check_names, check_task
+from jaxrl_agent.preflight import check_names, check_start, check_task
 from jaxrl_agent.train import train
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file; dotted flags override it")
@@ -38,6 +38,7 @@ def main(_: list[str]) -> None:
     check_names(config)
     if _DRY_RUN.value:
         command_line.print_config(config)
+        check_start(config)
         if not check_task(config):
             print("not checked: tokenizer and data of the task, which the start of the run checks")
         return

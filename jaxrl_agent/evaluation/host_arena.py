@@ -19,7 +19,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_agent.assemble import Game, Policy
-from jaxrl_agent.errors import ArgumentError
+from jaxrl_agent.errors import ArgumentError, SandboxError
 from jaxrl_agent.evaluation.arena import Errors, Positions, Replies, Scores, Visits
 from jaxrl_agent.evaluation.arena_rows import (
     ACT,
@@ -34,7 +34,7 @@ from jaxrl_agent.evaluation.arena_rows import (
     score_rollout,
     stream_key,
 )
-from jaxrl_agent.evaluation.host_histories import History, gone_on, history_before, is_known, put_errors
+from jaxrl_agent.evaluation.host_histories import MACHINERY, History, gone_on, history_before, is_known, put_errors
 from jaxrl_agent.rollout.buckets import bucket
 from jaxrl_agent.rollout.collect import CollectSettings, collect
 from jaxrl_agent.rollout.device_collect import SamplingSettings
@@ -112,7 +112,11 @@ class HostArena:
         self._context = 0  # tokens that a trajectory may have under every policy that has played
 
     def play(self, policy: Policy, *, samples: int) -> Episodes:
-        """Play `samples` whole episodes of every instance."""
+        """Play `samples` whole episodes of every instance.
+
+        Raises:
+            SandboxError: the environments failed in all of them.
+        """
         instances = np.arange(len(self._game.instances))
         requests = [
             Request(instance, self._budget, row_id)
@@ -120,6 +124,12 @@ class HostArena:
             for row_id in ids
         ]
         played = self._collect(policy, requests, PLAY)
+        if all(one.stop in MACHINERY for one in played):
+            raise SandboxError(
+                "an analysis needs episodes whose environments work and can be checked",
+                value=f"all {len(played)} failed: {played[0].stop.value} {played[0].failure}".strip(),
+                remedy="Mend the cause and run it again.",
+            )
         if self._errors is None:
             self._errors = _genuine_errors(played)
         own = policy.model.max_position_embeddings

@@ -71,16 +71,21 @@ def _score(model: Qwen3Config, params: Any, batch: TokenBatch, *, width: int, te
     logprobs_BW, _ = selected_logprobs(
         model, params, hidden_BLD, batch.tokens_BL, positions_BW, valid_BW, temperature=temperature
     )
-    action_BL = ~reasoning_mask(batch.tokens_BL, think_ids)
+    action_BL = ~reasoning_mask(batch.tokens_BL, batch.turn_BL, think_ids)
     pick = functools.partial(jnp.take_along_axis, indices=positions_BW, axis=1)
     return logprobs_BW, pick(batch.turn_BL), pick(action_BL), valid_BW
 
 
-def reasoning_mask(tokens_BL: jax.Array, think_ids: tuple[int, int] | None) -> jax.Array:
-    """Mark reasoning: everything from an opening token to the next closing one, both included; bool [B, L]."""
+def reasoning_mask(tokens_BL: jax.Array, turn_BL: jax.Array, think_ids: tuple[int, int] | None) -> jax.Array:
+    """Mark reasoning: everything from an opening token to the next closing one, both included; bool [B, L].
+
+    Reasoning that a reply leaves open ends with the reply, as for the task that reads it.
+    """
     if think_ids is None:
         return jnp.zeros(tokens_BL.shape, bool)
     column_L = jnp.arange(tokens_BL.shape[1])
     opened_BL, closed_BL = (jax.lax.cummax(jnp.where(tokens_BL == token, column_L, -1), axis=1) for token in think_ids)
     closed_before_BL = jnp.pad(closed_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    return opened_BL > closed_before_BL
+    begins_BL = jnp.diff(turn_BL, axis=1, prepend=turn_BL[:, :1]) != 0
+    piece_BL = jax.lax.cummax(jnp.where(begins_BL, column_L, 0), axis=1)  # where the reply or observation began
+    return (opened_BL > closed_before_BL) & (opened_BL >= piece_BL)

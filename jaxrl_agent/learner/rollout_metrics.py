@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxrl_agent.algorithms.grpo import informative_rows
 from jaxrl_agent.learner.experience import Experience, StepSettings, paid_rollout
+from jaxrl_agent.learner.packing import MACHINERY
 from jaxrl_agent.rollout.budget import N_LEVELS
 from jaxrl_agent.types import StopReason
 
@@ -32,11 +33,12 @@ def summarise(settings: StepSettings, experience: Experience) -> dict[str, jax.A
         (shares in the order of StopReason); effective_groups_by_budget and groups_by_budget [10] (counts).
     """
     rollout, turns = experience.sampled, experience.sampled.turns
-    played_BT = jnp.arange(turns.action_BT.shape[1]) < rollout.n_turns_B[:, None]
-    steps = jnp.maximum(played_BT.sum(), 1)
+    # The last turn of a trajectory that its environment failed has no answer: it says nothing about the policy.
+    counts_B = rollout.n_turns_B - jnp.isin(rollout.stop_B, jnp.array([reason.code for reason in MACHINERY]))
+    played_BT = jnp.arange(turns.action_BT.shape[1]) < counts_B[:, None]
+    steps, began = jnp.maximum(played_BT.sum(), 1), jnp.maximum((counts_B > 0).sum(), 1)
     quality_BT = jnp.where(played_BT, turns.step_quality_BT, 0.0)
     regret_BT = jnp.where(played_BT, turns.best_quality_BT - turns.step_quality_BT, 0.0)
-    counts_B = jnp.maximum(rollout.n_turns_B, 1)
     groups = experience.fraction_P.shape[0]
     paid, counted_B = paid_rollout(settings, experience.rollout)
     useful_B = informative_rows(paid.return_B, paid.group_B, mask_B=counted_B)
@@ -49,8 +51,8 @@ def summarise(settings: StepSettings, experience: Experience) -> dict[str, jax.A
         "tokens": rollout.batch.lengths_B.sum(),
         "sampled_tokens": rollout.batch.loss_mask_BL.sum(),
         "step_reward_pooled": quality_BT.sum() / steps,
-        "step_reward_mean_of_means": (quality_BT.sum(axis=1) / counts_B).mean(),
-        "step_reward_first_turn": quality_BT[:, 0].mean(),
+        "step_reward_mean_of_means": (quality_BT.sum(axis=1) / jnp.maximum(counts_B, 1)).sum() / began,
+        "step_reward_first_turn": quality_BT[:, 0].sum() / began,
         "regret": regret_BT.sum() / steps,
         "optimal_share": (played_BT & (regret_BT < 1e-6)).sum() / steps,
         "invalid_share": (played_BT & (turns.action_BT < 0)).sum() / steps,

@@ -161,6 +161,7 @@ def _shrink_turn(turn: Json, *, foggy: bool) -> Json:
         "llr": info.get("llr"),
         "injected": bool(info.get("injected")),
         "call_ok": info.get("call_ok"),
+        "failure": info.get("failure"),
         "tests": {key: info[key] for key in _TESTS} if "statuses" in info else None,
         "seen": info.get("cells_seen", info.get("holes_seen")) if foggy else None,
         "probability": round(math.exp(sum(logprobs)), 4) if logprobs else None,

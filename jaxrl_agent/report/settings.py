@@ -141,26 +141,27 @@ def flatten(value: Json, prefix: str = "") -> dict[str, Any]:
 def compare(runs: Sequence[Run], part: str, *, differing: bool) -> Table:
     """`config` or `versions` side by side; only the rows that differ, or only those that are equal everywhere.
 
-    Rows that are equal have one value column, since it holds for every run.
+    Rows that are equal have one value column, since it holds for every run. Settings that a run has no use for are not
+    compared: another task's, and those of a warm start that --init replaced.
     """
-    columns = [flatten(_used(run.config) if part == "config" else getattr(run, part)) for run in runs]
+    columns = [flatten(getattr(run, part)) for run in runs]
     keys = dict.fromkeys(key for column in columns for key in column)
     rows = []
     for key in keys:
-        values = [_text(column.get(key)) for column in columns]
-        if (len(set(values)) > 1) == differing:
-            rows.append((key, *(values if differing else values[:1])))
+        used = [part != "config" or _uses(run.config, key) for run in runs]
+        values = [_text(column.get(key) if uses else None) for column, uses in zip(columns, used, strict=True)]
+        told = {value for value, uses in zip(values, used, strict=True) if uses}
+        if told and (len(told) > 1) == differing:
+            rows.append((key, *(values if differing else told)))
     names = tuple(run.name for run in runs) if differing else ("value",)
     return Table(("setting", *names), tuple(rows))
 
 
-def _used(config: Json) -> Json:
-    """The settings without sections that a run had no use for: another task's, or a warm start that --init replaced."""
-    used = {key: value for key, value in config.items() if key != "warm_start" or not config.get("init")}
-    if task := config.get("task"):
-        name = task.get("name", "frozenlake")
-        used["task"] = {key: value for key, value in task.items() if _TASK_OF.get(key, name) == name}
-    return used
+def _uses(config: Json, key: str) -> bool:
+    task = setting(config, "task.name", "frozenlake")
+    if key.startswith("warm_start."):
+        return not config.get("init")
+    return all(task == owner for part, owner in _TASK_OF.items() if key.startswith(f"task.{part}."))
 
 
 def _text(value: Any) -> str:

@@ -124,11 +124,16 @@ def _what_is_evaluated(config: Config) -> Json:
         return {f"{section}.{name}": getattr(getattr(config, section), name) for name in names}
 
     return {
-        **pick("task", "name", "t_max", "budget_visibility", "n_test"),
-        **{f"task.lake.{name}": value for name, value in to_dict(config.task.lake).items()},
+        **{f"task.{name}": value for name, value in _flat_task(config).items() if name != "n_train"},
         **pick("rollout", "top_k", "top_p"),
         **pick("evaluation", "samples", "budget_fractions"),
     }
+
+
+def _flat_task(config: Config) -> Json:
+    values = to_dict(config.task)
+    parts = {f"{part}.{name}": value for part in ("lake", "coding") for name, value in values.pop(part).items()}
+    return values | parts
 
 
 def run_seed(

@@ -66,5 +66,17 @@ def test_equal_weights_give_equal_bits(policy):
 def test_reasoning_runs_from_an_opening_token_to_the_next_closing_one(text, marks):
     ids = {"<": OPEN, ">": CLOSE}
     tokens_BL = jnp.array([[ids.get(letter, 1) for letter in text]])
-    assert "".join(str(int(x)) for x in np.asarray(reasoning_mask(tokens_BL, (OPEN, CLOSE)))[0]) == marks
-    assert not reasoning_mask(tokens_BL, None).any()
+    turn_BL = jnp.zeros_like(tokens_BL)
+    assert marks_of(reasoning_mask(tokens_BL, turn_BL, (OPEN, CLOSE))) == marks
+    assert not reasoning_mask(tokens_BL, turn_BL, None).any()
+
+
+def test_reasoning_that_a_reply_leaves_open_ends_with_it():
+    """What the environment says next is none, and the reply after it is read afresh."""
+    tokens_BL = jnp.array([[1, OPEN, 1, 1, 1, 1, OPEN, 1, CLOSE, 1]])
+    turn_BL = jnp.array([[0, 0, 0, -1, -1, 1, 1, 1, 1, 1]])
+    assert marks_of(reasoning_mask(tokens_BL, turn_BL, (OPEN, CLOSE))) == "0110001110"
+
+
+def marks_of(mask_BL) -> str:
+    return "".join(str(int(x)) for x in np.asarray(mask_BL)[0])

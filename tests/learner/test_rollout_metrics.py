@@ -56,6 +56,20 @@ def experience(stops=(S, F, B, B), success=(True, False, False, False)) -> Exper
     return Experience(rollout, fraction_P=jnp.array([2, 9]), gap_P=jnp.ones(2), drawn=jnp.int32(2))
 
 
+def test_a_turn_that_its_environment_failed_says_nothing_of_the_policy(lesson):
+    """Neither as a best action, nor as an unusable reply, nor as one worth 0."""
+    failed = StopReason.COULD_NOT_CHECK.code
+    summary = summarise(lesson.settings, experience(stops=(failed, failed, B, B)))
+    expected = {
+        "step_reward_pooled": (0.5 + 1.5 + 2.7) / 7,
+        "step_reward_mean_of_means": (0.5 + 0.5 + 0.9) / 3,
+        "step_reward_first_turn": (0.5 + 0.6 + 0.9) / 3,
+        "optimal_share": 4 / 7,
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(summary[name], value, rtol=1e-6, err_msg=name)
+
+
 @pytest.fixture(params=[False, True], ids=["plain", "jitted"])
 def summary(lesson, request):
     def of(played, **changes):

@@ -32,8 +32,11 @@ def test_settings_that_a_run_has_no_use_for_are_no_difference():
     trained = {"init": "run:base", "warm_start": {"updates": 7}, "task": task}
     runs = [run(config={"init": "", "warm_start": {"updates": 9}, "task": task}), run("grpo", config=trained)]
     shown = compare(runs, "config", differing=True)
-    assert shown.rows == (("init", "—", "run:base"), ("warm_start.updates", "9", "—"))
-    assert compare(runs, "config", differing=False).rows == (("task.name", "deepcoder"), ("task.coding.source", "own"))
+    assert shown.rows == (("init", "—", "run:base"),)
+    equal = (("warm_start.updates", "9"), ("task.name", "deepcoder"), ("task.coding.source", "own"))
+    assert compare(runs, "config", differing=False).rows == equal
+    fresh = run("other", config={"init": "", "warm_start": {"updates": 8}, "task": task})
+    assert ("warm_start.updates", "9", "—", "8") in compare([*runs, fresh], "config", differing=True).rows
 
 
 def test_the_fog_is_read_from_the_real_configuration():

@@ -45,6 +45,9 @@ def test_a_study_is_made_smaller_by_names_and_numbers():
         ("states:0", "--probe=states must be int"),
         ("states:few", "--probe=states must be int"),
         ("budget_fraction:all", "--probe=budget_fraction must be float"),
+        ("budget_fraction:7", "--probe=budget_fraction must be float"),
+        ("split:train", "--probe=split must be str"),
+        ("seed:5", "must be known"),
     ],
 )
 def test_sizes_of_a_study_that_mean_nothing_are_refused(item, message):

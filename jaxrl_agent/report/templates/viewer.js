@@ -36,6 +36,7 @@
   const condition = (e) => e.condition || "of the evaluation";
   const mishap = (t) => {
     if (t.injected) return "injected, not the policy's own";
+    if (t.failure) return `the environment failed: ${t.failure}`;
     if (t.action === null) return "unusable reply";
     return t.call_ok === false ? "tool error" : "";
   };
