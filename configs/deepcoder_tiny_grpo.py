@@ -1,4 +1,4 @@
-"""GRPO at the full budget on DeepCoder-MT's template problems, with the tiny model on a CPU.
+"""GRPO at the full budget on DeepCoder-MT's template problems, with the tiny model on a CPU: six minutes on two cores.
 
 Command:  python launch/train.py --config=configs/deepcoder_tiny_grpo.py --run_dir=runs/code_grpo \\
           --init=run:runs/code_base

@@ -42,9 +42,8 @@ def demonstrations(
     changed in one place, and gets its real feedback; where there is none the reference comes at once. An episode may
     end by its budget, in failure. A demonstration depends on the seed, its number and the task alone.
 
-    With probability `config.careful` the programmer is a careful one, who notes the answer of the first public test in
-    a comment above each program, and errs with probability `config.careful_move` only. Such are the writers that a
-    pretrained model has read: their skill shows in how they write, so that a policy can learn whom to imitate.
+    With probability `config.unfenced` the first reply forgets the fence, and after it each next one with probability
+    `config.repeat_unfenced`: a habit of form, which costs turns however good the program is.
 
     Args:
         task: the split to play. Problems without a reference, with one longer than a reply, or with a statement that
@@ -93,18 +92,20 @@ class _Programmer:
         level = rng.integers(1, BUDGET_LEVELS + 1)
         budget = max(1, (int(level) * task.t_max + BUDGET_LEVELS - 1) // BUDGET_LEVELS)
         episode = task.reset(instance, budget=budget, context=self.context)
-        careful = config.careful > 0 and rng.random() < config.careful
-        note = _note(episode.problem) if careful else ""
-        first, again = (config.careful_move,) * 2 if careful else (config.random_move, config.repeat_mistake)
-        chance = first
+        bare = config.unfenced > 0 and rng.random() < config.unfenced
+        chance = config.random_move
         while not episode.stop:
-            errs = rng.random() < chance and episode.n_turns < config.turns - 1
-            reply = self._mistake(episode.problem, rng, note) if errs else None
-            chance = first if reply is None else again
-            episode.step(self._fenced(note + episode.problem.solution) if reply is None else reply)
+            may_err = episode.n_turns < config.turns - 1
+            if bare and may_err:
+                episode.step(episode.problem.solution.strip("\n"))
+                bare = rng.random() < config.repeat_unfenced
+                continue
+            reply = self._mistake(episode.problem, rng) if may_err and rng.random() < chance else None
+            chance = config.random_move if reply is None else config.repeat_mistake
+            episode.step(self._fenced(episode.problem.solution) if reply is None else reply)
         return episode
 
-    def _mistake(self, problem: Problem, rng: np.random.Generator, note: str) -> str | None:
+    def _mistake(self, problem: Problem, rng: np.random.Generator) -> str | None:
         """Draw a reply whose program fails a public test, or rarely a fence is missing; None where there is none."""
         if rng.random() < UNFENCED:
             return problem.solution.strip("\n")
@@ -114,8 +115,8 @@ class _Programmer:
             programs = [programs[place] for place in _spread(len(programs), MOST_MUTANTS)]
             judged, grader = dataclasses.replace(problem, hidden=()), self.screen
         for place in rng.permutation(len(programs)):
-            if self._fits(note + programs[place]):
-                reply = self._fenced(note + programs[place])
+            if self._fits(programs[place]):
+                reply = self._fenced(programs[place])
                 grade = grader.grade(judged, last_block(reply))  # the very text that the episode will grade
                 in_time = Status.TIME_LIMIT not in grade.statuses
                 if in_time and not grade.could_not_check and not grade.all_public:
@@ -124,8 +125,7 @@ class _Programmer:
 
     def _has_room(self, number: int, problem: Problem) -> bool:
         """Whether a reply may hold the solution, and the context any first reply at all."""
-        note = _note(problem) if self.config.careful else ""
-        return self._fits(note + problem.solution) and not self.task.reset(number, budget=1, context=self.context).stop
+        return self._fits(problem.solution) and not self.task.reset(number, budget=1, context=self.context).stop
 
     def _fits(self, program: str) -> bool:
         reply = self._fenced(program)
@@ -134,15 +134,6 @@ class _Programmer:
     def _fenced(self, program: str) -> str:
         language = "python" if self.task.config.text == "chat" else ""
         return f"```{language}\n{program.strip(chr(10))}\n```"
-
-
-def _note(problem: Problem) -> str:
-    """A comment with the first line of what the first public test wants; "" where a checker alone knows."""
-    test = problem.public[0]
-    if "checker" in test:
-        return ""
-    wanted = str(test["output"]).strip() if "output" in test else repr(test["expected"])
-    return f"# want {wanted.partition(chr(10))[0]}\n"
 
 
 def _spread(count: int, most: int) -> list[int]:

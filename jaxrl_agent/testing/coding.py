@@ -29,7 +29,7 @@ _CASES = {
 class ScriptedJudge:
     """Stand in for `sandbox.judge_program`: word i of a program says how it fares on test i, the last one on the rest.
 
-    `"pass fail"` passes the first test and fails all others; other words are read as "fail", and comments not at all.
+    `"pass fail"` passes the first test and fails all others; other words are read as "fail".
 
     Attributes:
         asked: programs in the order in which they were judged.
@@ -46,7 +46,7 @@ class ScriptedJudge:
         with self._lock:
             self.asked.append(program)
             self.limits = limits
-        words = " ".join(line for line in program.splitlines() if not line.startswith("#")).split()
+        words = program.split()
         cases = [_CASES.get(words[min(place, len(words) - 1)], _CASES["fail"]) for place in range(len(tests))]
         passed = sum(case.status is Status.OK for case in cases)
         status = next((case.status for case in cases if case.status is not Status.OK), Status.OK)

@@ -16,7 +16,7 @@ from jaxrl_agent.sandbox.judge import judge_program
 from jaxrl_agent.tasks.coding.mistakes import mutants
 from jaxrl_agent.tasks.deepcoder import make_deepcoder
 from jaxrl_agent.tasks.deepcoder_demos import demonstrations
-from jaxrl_agent.testing.coding import ScriptedJudge, coding_split, line_problem, number_problem
+from jaxrl_agent.testing.coding import ScriptedJudge, coding_split, number_problem
 from jaxrl_agent.testing.plain_workers import plain_sessions
 
 SCRIPTED = number_problem(solution="pass", wrong=("pass fail", "fail", "raise"))
@@ -63,22 +63,17 @@ def test_mistakes_are_as_frequent_as_the_settings_say():
     assert 0.65 < second / after < 0.85
 
 
-def test_careful_programmers_note_the_answer_and_err_as_often_as_the_settings_say():
-    warm = {"random_move": 1.0, "repeat_mistake": 1.0, "careful": 0.25, "careful_move": 0.2}
+def test_fences_are_forgotten_as_often_as_the_settings_say():
+    warm = {"random_move": 0.0, "unfenced": 0.25, "repeat_unfenced": 0.75, "turns": 4}
     task, found = demos(warm=warm, t_max=100, count=1000)
     said = [replies(task, demo.row) for demo in found]
-    careful = [turns for turns in said if any("# want 6\n" in reply for reply in turns)]
-    assert 200 < len(careful) < 300
-    for turns in careful:  # one programmer from the first turn to the last
-        assert all("# want 6\n" in reply or reply == "pass" for reply in turns)
-    assert 0.12 < sum("fail" in turns[0] or "raise" in turns[0] for turns in careful) / len(careful) < 0.28
-    assert not any(turns[0] == "```\npass\n```" for turns in said)
-
-
-def test_the_note_is_what_the_first_public_test_wants():
-    problem = line_problem(solution="pass")
-    task, found = demos(problems=[problem], warm={"random_move": 0.0, "careful": 1.0, "careful_move": 0.0}, count=3)
-    assert {tuple(replies(task, demo.row)) for demo in found} == {("```\n# want 3\npass\n```",)}
+    assert {reply for turns in said for reply in turns} == {"pass", "```\npass\n```"}
+    first = [turns for turns in said if turns[0] == "pass"]
+    again = [turns[1] == "pass" for turns in first if len(turns) > 1]
+    assert 200 < len(first) < 300
+    assert 0.65 < sum(again) / len(again) < 0.85
+    assert all(turns.index("```\npass\n```") <= 3 for turns in said if "```\npass\n```" in turns)
+    assert max(map(len, said)) == 4
 
 
 def test_some_mistakes_forget_the_fence_and_are_told_so():
