@@ -1,8 +1,8 @@
 """The base policy of DeepCoder-MT on a CPU: the tiny model after a warm start on reference solutions and mistakes.
 
 It stands in for a pretrained model: programs of one or two lines, drawn from templates, in a vocabulary of 576 tokens,
-half of which are sent without a fence, a habit that costs turns. About ten minutes on two cores, a third of it for the
-demonstrations.
+half of which are sent without a fence, a habit that costs turns. It takes about a quarter of an hour on two cores, a
+third of that for the demonstrations.
 
 Command:  python launch/train.py --config=configs/deepcoder_tiny_base.py --run_dir=runs/code_base
 """
