@@ -34,7 +34,8 @@ from jaxrl_agent.evaluation.arena_rows import (
     score_rollout,
     stream_key,
 )
-from jaxrl_agent.evaluation.host_histories import MACHINERY, History, gone_on, history_before, is_known, put_errors
+from jaxrl_agent.evaluation.host_histories import History, gone_on, history_before, is_known, put_errors
+from jaxrl_agent.learner.packing import MACHINERY
 from jaxrl_agent.rollout.buckets import bucket
 from jaxrl_agent.rollout.collect import CollectSettings, collect
 from jaxrl_agent.rollout.device_collect import SamplingSettings

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_agent.learner.packing import MACHINERY
 from jaxrl_agent.parallel.distributed import exchange
 from jaxrl_agent.rollout.collect import CollectSettings
 from jaxrl_agent.rollout.environment_pool import EnvironmentPool, Failure
@@ -23,7 +24,6 @@ from jaxrl_agent.rollout.seats import Opening, Played, Request, Said, open_episo
 from jaxrl_agent.tasks.base import Answer, HostTask
 from jaxrl_agent.types import StopReason, TokenRow
 
-MACHINERY = (StopReason.ENVIRONMENT_ERROR, StopReason.TIME_LIMIT, StopReason.COULD_NOT_CHECK)
 _LOST = "what was said before could not be said again with the same answers"
 
 

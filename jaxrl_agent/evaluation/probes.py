@@ -62,9 +62,9 @@ def check_alike(subjects: Sequence[Subject]) -> None:
         ConfigError: names the first setting that differs.
     """
     first, *others = subjects
-    ours = _task_settings(first.config)
+    ours = task_settings(first.config)
     for other in others:
-        theirs = _task_settings(other.config)
+        theirs = task_settings(other.config)
         for key, value in ours.items():
             if theirs[key] != value:
                 raise ConfigError(
@@ -100,12 +100,10 @@ def enforced_budget(config: Config, settings: ProbeSettings) -> int:
     return max(1, math.ceil(settings.budget_fraction * config.task.t_max - 1e-9))
 
 
-def _task_settings(config: Config) -> Json:
+def task_settings(config: Config) -> Json:
     """What must agree, flat; the tokenizer is compared by what it does, not by its name."""
     values = to_dict(config.task)
-    parts = {
-        f"{section}.{key}": value for section in ("lake", "coding") for key, value in values.pop(section).items()
-    }
+    parts = {f"{section}.{key}": value for section in ("lake", "coding") for key, value in values.pop(section).items()}
     return {key: value for key, value in (values | parts).items() if key not in ("n_train", "tokenizer")}
 
 

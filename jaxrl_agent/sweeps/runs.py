@@ -15,6 +15,7 @@ from jaxrl_agent.analysis.arms import method_of, mixes
 from jaxrl_agent.config import Config, RolloutConfig, TrainConfig, to_dict
 from jaxrl_agent.errors import ConfigError, JaxrlError, RunError
 from jaxrl_agent.evaluation.evaluator import evaluate, is_current
+from jaxrl_agent.evaluation.probes import task_settings
 from jaxrl_agent.interrupts import Interrupted
 from jaxrl_agent.parallel.distributed import from_writer, is_writer
 from jaxrl_agent.preflight import check_names
@@ -124,16 +125,10 @@ def _what_is_evaluated(config: Config) -> Json:
         return {f"{section}.{name}": getattr(getattr(config, section), name) for name in names}
 
     return {
-        **{f"task.{name}": value for name, value in _flat_task(config).items() if name != "n_train"},
+        **{f"task.{name}": value for name, value in task_settings(config).items()},
         **pick("rollout", "top_k", "top_p"),
         **pick("evaluation", "samples", "budget_fractions"),
     }
-
-
-def _flat_task(config: Config) -> Json:
-    values = to_dict(config.task)
-    parts = {f"{part}.{name}": value for part in ("lake", "coding") for name, value in values.pop(part).items()}
-    return values | parts
 
 
 def run_seed(
