@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_agent import assemble, preflight
+from jaxrl_agent import assemble, preflight, tasks
 from jaxrl_agent.config import build_config, default_config
 from jaxrl_agent.errors import ConfigError, TokenizerError
 from jaxrl_agent.models.hf_weights import save_hf
@@ -83,6 +83,15 @@ def test_a_policy_that_never_saw_the_task_is_not_trained_by_reinforcement():
         preflight.check_start(small_config(warm_start__updates=0))
     preflight.check_start(small_config(warm_start__updates=0, train__updates=0))
     preflight.check_start(small_config(warm_start__updates=0, init="hf:x"))
+
+
+def test_a_warm_start_needs_somebody_who_demonstrates(monkeypatch):
+    for table in (tasks.TASKS, tasks.HOST_TASKS):
+        monkeypatch.setitem(table, "mine", None)
+    for changes in ({"init": "hf:x"}, {"warm_start__updates": 0}):
+        preflight.check_names(small_config(task__name="mine", **changes))
+    with pytest.raises(ConfigError, match=r"needs demonstrations.*got 'mine'"):
+        preflight.check_names(small_config(task__name="mine"))
 
 
 # ---- games

@@ -14,6 +14,7 @@ from jaxrl_agent.errors import ConfigError, RunError
 from jaxrl_agent.run_dir import RunDir
 from jaxrl_agent.testing.commands import assert_one_line_error
 
+MANY = ["--config.train.updates=1", "--config.rollout.prompts_per_update=64"]
 CODE = "--config=configs/deepcoder_tiny_base.py"
 PROJECT = Path(__file__).resolve().parents[1]
 SMALL_CONFIG = """
@@ -123,6 +124,7 @@ def test_a_dry_run_says_what_it_could_not_check(launch):
         (["--config.task.tokenizer=byte"], ["vocabulary (62) must hold every id", "config.task.tokenizer"]),
         ([CODE, "--config.task.tokenizer=lake_words"], ["lake_words"]),
         ([CODE, "--config.task.coding.families=('slices',)"], ["families must be known", "slices", "slice"]),
+        ([CODE, "--config.task.coding.source=own", *MANY], ["42 that there are", "got 64"]),
         ([CODE, "--config.task.coding.source=humaneval"], ["for evaluation only"]),
         ([CODE, "--config.task.coding.source=mbpp", "--config.task.coding.path=/none"], ["data of mbpp", "/none"]),
     ],

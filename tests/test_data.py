@@ -94,14 +94,24 @@ def test_unknown_sources_and_tasks_are_refused():
         data.find_data("human_eval")
     with pytest.raises(ConfigError, match="deepcoder"):
         data.describe("chess")
-    with pytest.raises(ConfigError, match="mbpp"):
+    with pytest.raises(ConfigError, match=r"There are templates, own, mbpp"):
         data.describe("deepcoder", source="bfcl")
+    with pytest.raises(ConfigError, match="drawn from a seed"):
+        data.describe("frozenlake", source="own")
+    (line,) = data.describe("deepcoder", source="templates")
+    assert "nothing to get" in line
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"a": 2}]', '{"a": 1}\n\n{"a": 2}\n'])
 def test_rows_are_a_json_list_or_lines(text, tmp_path):
     (tmp_path / "rows.json").write_text(text)
     assert read_rows(tmp_path / "rows.json") == [{"a": 1}, {"a": 2}]
+
+
+def test_lines_of_rows_end_at_line_feeds_alone(tmp_path):
+    """JSON lets U+2028 stand in a string as it is; some editors begin a file with a mark."""
+    (tmp_path / "rows.jsonl").write_text('\ufeff{"a": "x\u2028y"}\n{"a": 2}\n', encoding="utf-8")
+    assert read_rows(tmp_path / "rows.jsonl") == [{"a": "x\u2028y"}, {"a": 2}]
 
 
 def test_a_broken_file_is_an_error_with_its_name(tmp_path):

@@ -109,6 +109,12 @@ def table() -> Table:
     return Table()
 
 
+def test_an_analysis_in_which_nothing_could_be_checked_is_an_error(table):
+    policy = policy_of(table.tokenizer, {"flaky": 1.0})
+    with pytest.raises(SandboxError, match=r"all 8 failed: could_not_check"):
+        table.new_arena().play(policy, samples=2)
+
+
 def success_within(odds, turns: int) -> float:
     """Chance of success among those of which the machinery knows: a program that passes, before one that ends it."""
     known, won, there = 0.0, 0.0, 1.0
